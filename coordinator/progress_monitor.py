@@ -11,7 +11,7 @@ import structlog
 
 from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice
+from headgate.model.hashing import SegmentSlice
 from metrics import events
 from shard.subscriptions import stalled
 from shard.subscriptions.sessions import MISSED_HEARTBEATS

@@ -31,9 +31,8 @@ from coordinator.membership import Membership
 from coordinator.ports import SubscriptionContext
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.short_list import listed
+from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
+from headgate.model.text import listed
 from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered
 from headgate.protocol.requests import (

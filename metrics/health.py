@@ -14,7 +14,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.views.cluster import ComponentInfo, ComponentState, DaemonState
 
 STALLED_SECONDS = 10.0

@@ -19,8 +19,7 @@ import structlog
 from headgate.client.admin import Admin, subscription_type
 from headgate.client.open_letters import OpenLetters, act, find_open
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError, StoreError
-from headgate.model.byte_text import Encoding, as_bytes, as_text
-from headgate.model.short_list import listed
+from headgate.model.text import Encoding, as_bytes, as_text, listed
 from headgate.model.time_text import time_ms
 from headgate.protocol.request_fields import SegmentCount, require_name
 from headgate.reading.topic_reader import ObjectTooLargeError

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from web.access import RefusedError
 from web.actions import ACTIONS, Actions
 from web.api.documents import ActionDocument, Daemons, ErrorDocument

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
-from headgate.model.byte_text import as_bytes, as_text
 from headgate.model.hashing import segment_hash
+from headgate.model.text import as_bytes, as_text
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader
 from headgate.storage.object_store import Store, open_store

@@ -27,7 +27,7 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds
 from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
 from bench.harness.workload import records
 from headgate import Producer
-from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import batch_digest
 from headgate.protocol.requests import ProduceBatch
 
 VALUE_BYTES, SINGLE_BYTES, BATCH_RECORDS = 1024, 100, 50

@@ -29,9 +29,8 @@ from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import codec
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.codec import MAX_MESSAGE_BYTES, PartCollector
 from headgate.protocol.mqtt_topics import client_address, leader_topic, replies_topic, requests_filter, requests_topic
-from headgate.protocol.parts import PartCollector
 from headgate.protocol.replies import AnyReplyBody, MessagePart, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, Request

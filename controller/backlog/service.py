@@ -19,7 +19,7 @@ from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
 from headgate.process.background import cancel_and_wait
-from headgate.protocol.paging import Page, follows
+from headgate.protocol.codec import Page, follows
 from headgate.protocol.replies import BacklogReply
 from headgate.protocol.requests import DescribeBacklog
 from headgate.views.backlogs import BacklogInfo

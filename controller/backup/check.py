@@ -15,11 +15,10 @@ from typing import Final
 
 from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectMissingError
-from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder
-from headgate.model.shard_map import ShardMap
+from headgate.ledger.paths import ChunkRange, chunk_folder, ranges_to_read
+from headgate.model.hashing import ShardMap
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now

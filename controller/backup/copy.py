@@ -27,14 +27,12 @@ import msgspec
 from controller.backup.check import missing_numbers
 from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
-from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.feature_level import name_level, read_level, read_shards
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
-from headgate.ledger.paths import chunk_folder, chunk_path, snapshot_path
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
+from headgate.storage.object_store import Store, create_own
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 

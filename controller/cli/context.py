@@ -48,8 +48,7 @@ class DaemonContext(CommandContext):
         """
         from controller.settings.load import ledger_problem  # noqa: PLC0415
         from headgate.ledger.feature_level import present_shards  # noqa: PLC0415
-        from headgate.storage.object_store import open_store  # noqa: PLC0415
-        from headgate.storage.write_probe import write_problem  # noqa: PLC0415
+        from headgate.storage.object_store import open_store, write_problem  # noqa: PLC0415
 
         found = ledger_problem(url) or await write_problem(open_store(url))
         if found is not None:

@@ -41,10 +41,9 @@ from headgate.cli.cluster.judgements import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError, TransportError
 from headgate.extras import install_extra
 from headgate.ledger.identity import read_ledger_id
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.mqtt_topics import daemon_client_id
-from headgate.storage.object_store import open_store
-from headgate.storage.write_probe import write_problem
+from headgate.storage.object_store import open_store, write_problem
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.loopback import host_port

@@ -22,7 +22,7 @@ from headgate.ledger.feature_level import read_shards
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
-from headgate.model.shard_map import MAX_SHARDS, ShardMap
+from headgate.model.hashing import MAX_SHARDS, ShardMap
 from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store

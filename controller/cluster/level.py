@@ -13,7 +13,7 @@ from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, join
 from headgate.errors import ConfigError
 from headgate.ledger.feature_level import name_level, read_level
 from headgate.ledger.ledger import shard_folders
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.storage.object_store import Store
 
 log = structlog.get_logger(__name__)

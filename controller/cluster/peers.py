@@ -20,7 +20,7 @@ from controller.cluster.shared_answer import SharedAnswer
 from controller.leadership.election import Registry
 from controller.leadership.policy.instance_record import read_record
 from headgate.errors import HeadgateError
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from web.api.documents import DaemonDocument, DaemonPart, ErrorDocument, SubscriptionDocument, TopicDocument
 from web.api.overview import NotAnsweredError, UnknownNameError
 

@@ -10,8 +10,7 @@ from typing import Final
 
 import structlog
 
-from headgate.storage.object_store import Store
-from headgate.storage.write_probe import write_problem
+from headgate.storage.object_store import Store, write_problem
 from metrics import events
 
 PROBE_INTERVAL_SECONDS: Final = 300.0

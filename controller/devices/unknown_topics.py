@@ -14,7 +14,7 @@ import structlog
 
 from controller.devices.intake import DeviceIntake
 from headgate.errors import TransportError
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.mqtt_topics import all_publications_filters, parse_publish_address
 from headgate.transport.port import Transport
 

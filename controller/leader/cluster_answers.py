@@ -17,7 +17,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from controller.context.leader_context import MakeOverview
-from headgate.protocol.paging import cut_page
+from headgate.protocol.codec import cut_page
 from headgate.protocol.replies import ClusterReply
 from headgate.protocol.requests import DescribeCluster
 from headgate.views.cluster import (

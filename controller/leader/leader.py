@@ -31,7 +31,7 @@ from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.announcements import Presence
 from headgate.protocol.mqtt_topics import requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed

@@ -20,8 +20,8 @@ from controller.leader.chunk_announcer import ChunkAnnouncer
 from controller.leader.request_decoding import Address
 from headgate.protocol import codec
 from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.codec import MAX_REPLY_BYTES, PART_BYTES, split_message
 from headgate.protocol.mqtt_topics import head_topic, leader_topic, replies_topic, user_of
-from headgate.protocol.parts import MAX_REPLY_BYTES, PART_BYTES, split_message
 from headgate.protocol.replies import AnyReplyBody, Push, Rejected, Reply
 from headgate.protocol.requests import Request
 from metrics import events

@@ -7,7 +7,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
 from headgate.ledger.ledger import Ledger
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.transport.port import Transport
 from metrics import events
 from shard.state.shard_state import ShardState

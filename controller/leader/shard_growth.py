@@ -16,7 +16,7 @@ from controller.leader.shard_controller import ShardController
 from controller.leadership.election import ElectionsUnreachableError, Registry
 from controller.leadership.policy.feature_levels import SHARDS_GROW, refusal
 from headgate.errors import HeadgateError
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 
 LOOK_SECONDS: Final = 2.0
 """Pause between two looks at the list in ZooKeeper."""

@@ -21,11 +21,11 @@ from coordinator.ports import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice
+from headgate.model.hashing import SegmentSlice
 from headgate.protocol import requests
 from headgate.protocol.announcements import Presence
+from headgate.protocol.codec import Page, follows
 from headgate.protocol.mqtt_topics import user_of
-from headgate.protocol.paging import Page, follows
 from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply
 from headgate.protocol.request_fields import ConsumerRequest, SubscriptionRequest
 from headgate.views.subscriptions import SubscriptionInfo

@@ -20,7 +20,7 @@ from controller.leadership.policy.transitions import Event, Leadership
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState

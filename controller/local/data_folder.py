@@ -15,7 +15,7 @@ import msgspec
 from controller.local.private_file import OWNER_ONLY, OWNER_ONLY_FOLDER, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.errors import ConfigError
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from headgate.process.child_process import rotate_log
 
 

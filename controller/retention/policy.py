@@ -31,7 +31,7 @@ from typing import Final, Literal
 from controller.settings.sections import RetentionSettings
 from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.model.layout import Layout
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from shard.steps import Steps

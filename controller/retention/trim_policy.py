@@ -15,7 +15,7 @@ from a loss.
 
 from collections.abc import Iterable, Sequence
 
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
 
 
 def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, float]], *, delay_ms: float) -> int:

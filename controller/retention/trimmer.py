@@ -28,9 +28,8 @@ from controller.snapshots.format import SnapshotError, decode_file
 from controller.snapshots.restore import OtherHistoryError, require_complete, require_own
 from headgate.backoff import Backoff
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read, snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import ObjectKind

@@ -13,7 +13,7 @@ from controller.access.file import read_access_file
 from drain.spark.master import DEFAULT_MASTER
 from headgate.errors import ConfigError
 from headgate.files.named_file import read_secret
-from headgate.model.shard_map import MAX_SHARDS
+from headgate.model.hashing import MAX_SHARDS
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES

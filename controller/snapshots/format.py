@@ -22,7 +22,7 @@ from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, supp
 from controller.snapshots.stored_topic import StoredTopic, restored, stored
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
-from headgate.ledger.format_version import check_format
+from headgate.ledger.format_check import check_format
 from headgate.ledger.paths import snapshot_path
 from headgate.model.entries import TermStarted
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges

@@ -24,8 +24,7 @@ from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
 from headgate.process.priority import give_way
 from headgate.settings.command_parser import CommandParser
-from headgate.storage.object_store import open_store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import create_own, open_store
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 

@@ -8,7 +8,7 @@ import typing
 from copy import copy
 from typing import Any, Final
 
-from headgate.model.bucket_ranges import SegmentSlice
+from headgate.model.hashing import SegmentSlice
 from shard.state.consumers import Consumers, RegisteredConsumer, RemovedConsumer
 from shard.state.holdings import Holding, Holdings
 from shard.state.progress import Progress

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from drain.backlog.aggregates import SCHEMA
 from headgate.errors import LedgerError, ObjectMissingError
-from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
+from headgate.ledger.paths import ranges_to_read
 from headgate.storage.object_store import Store
 
 

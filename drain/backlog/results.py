@@ -16,10 +16,9 @@ from drain.backlog.merge import StateRow
 from drain.protocol import CountedLedger
 from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
+from headgate.ledger.format_check import check_sealed
 from headgate.ledger.paths import chunk_name, chunk_numbers
-from headgate.ledger.sealed_parquet import check_sealed
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import Store, create_own
 
 FORMAT: Final = 5
 RETAINED_RESULTS: Final = 3

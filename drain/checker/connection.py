@@ -18,7 +18,7 @@ import msgspec
 from drain import protocol
 from drain.peer import PeerRefusedError, check_peer, trusted_users
 from headgate.log.lossy_output import lose_lines
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 R = TypeVar("R", bound=protocol.Response)
 OnBroken = Callable[[protocol.DrainCheckError], None]

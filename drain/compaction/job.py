@@ -43,13 +43,11 @@ from drain.spark.runner import SparkRunner
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
-from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.paths import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
-from headgate.storage.object_store import Store, open_store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import Store, create_own, open_store
 
 CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ So the number of ranges grows with the logarithm of the ledger's length.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through
+from headgate.ledger.paths import FANOUT, ChunkRange, compacted_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ A process may be suspended between any two steps of a run, for longer than anyth
 1. **Age.** A run publishes within half of the shortest delay after which something that it relies on is deleted:
    its chunks, the ranges that it merges, its own objects.
 2. **Chain.** A range is published only if readers then read it, and no range beyond it gets lost: it replaces whole
-   ranges of their chain, or continues the chain (`headgate.ledger.chunk_ranges.ranges_to_read`).
+   ranges of their chain, or continues the chain (`headgate.ledger.paths.ranges_to_read`).
 3. **Objects.** Everything that its manifest names exists when it is published.
 4. **Withdrawal.** Rule 3 is checked again after the publication, because the request may have been delayed too. A
    manifest without its objects is deleted. One with them stays, however late it is: others may rely on it.
@@ -19,7 +19,7 @@ A process may be suspended between any two steps of a run, for longer than anyth
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
 
 ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
 """Age at which a folder that no manifest names is deleted (rule 6)."""

@@ -23,7 +23,7 @@ from drain.external.backlog import RemainingEntries
 from drain.external.file_facts import FACTS
 from drain.external.file_reader import GONE, DataFile
 from headgate.errors import HeadgateError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 
 
 class TableError(HeadgateError):

@@ -43,7 +43,7 @@ from drain.spark.session import build_session
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from headgate.process.background import cancel_and_wait
 from headgate.settings.command_parser import CommandParser
 

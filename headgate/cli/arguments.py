@@ -20,9 +20,9 @@ import click
 
 from headgate.cli.context import CommandContext, keep
 from headgate.errors import HeadgateError
-from headgate.model.byte_text import as_bytes
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.text import as_bytes
 from headgate.model.time_text import TIME_HELP, time_ms
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import print_table
 from headgate.client_history.judge import fault_of, judge
 from headgate.errors import HeadgateError
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 SHOWN = 20
 """Violations in the table; --json has all."""

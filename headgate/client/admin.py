@@ -22,8 +22,8 @@ from headgate.client.unknown_names import explained
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
+from headgate.model.hashing import MAX_SHARDS
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.model.shard_map import MAX_SHARDS
 from headgate.protocol import requests
 from headgate.protocol.replies import (
     BacklogReply,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headgate.client.connection import Client
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.process.background import cancel_and_wait, end_tasks
 from headgate.protocol.announcements import LeaderAnnouncement
 from headgate.protocol.replies import ClusterReply, Reply

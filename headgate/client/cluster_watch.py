@@ -13,7 +13,7 @@ from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnav
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.settings.config import ClientConfig

@@ -30,7 +30,7 @@ from headgate.client.request_attempts import RequestAttempts, RequestIds
 from headgate.client.topic_places import TopicPlaces
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol import codec
 from headgate.protocol.announcements import (
     ChunkAnnouncement,

@@ -20,8 +20,8 @@ from headgate.client.processing.runner import Runner
 from headgate.client.processing.segment_callbacks import SegmentCallbacks
 from headgate.errors import AcknowledgementsNotStoredError, NoLeaderError, RequestRejectedError
 from headgate.log.event_log import EventLogger
-from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import SubscriptionType
+from headgate.model.hashing import slice_of
 from headgate.model.identifiers import SegmentId
 from headgate.protocol.replies import AssignmentChanged, Registered, Revocation
 from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS

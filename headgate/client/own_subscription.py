@@ -6,7 +6,7 @@ acknowledgements allow. One that programs consume is refused: what they have not
 
 from headgate.client.admin import Admin
 from headgate.errors import ConfigError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 
 
 async def open_own_subscription(admin: Admin, topic: str, topic_id: int, name: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from headgate.errors import ProtocolError
 from headgate.protocol import codec
-from headgate.protocol.parts import PartCollector
+from headgate.protocol.codec import PartCollector
 from headgate.protocol.replies import AnyReply, MessagePart, Push, Rejected, Reply, ReplyBody
 
 BodyT = TypeVar("BodyT", bound=ReplyBody)

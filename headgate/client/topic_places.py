@@ -1,6 +1,6 @@
 """Find the shard of a topic. In a cluster that has grown, leaders say which of its places has it.
 
-1. If the places (`headgate.model.shard_map`) are one shard, there is nothing to ask. Otherwise all are asked at once.
+1. If the places (`headgate.model.hashing`) are one shard, there is nothing to ask. Otherwise all are asked at once.
 2. What is remembered is a hint. A leader whose shard does not have the topic refuses a request for it, and then the
    place is forgotten and looked for again: the topic may have been deleted, and created elsewhere.
 3. Before a topic is created, every other place has to say that it does not have it, by the list that the creation

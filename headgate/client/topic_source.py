@@ -19,7 +19,7 @@ from headgate.errors import (
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.protocol.request_fields import require_name
-from headgate.reading.head import Head
+from headgate.reading.tail import Head
 from headgate.reading.topic_position import (
     Snapshot,
     TopicPosition,

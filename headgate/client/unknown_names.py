@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Protocol
 
 from headgate.errors import HeadgateError, RequestRejectedError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.requests import AnyRequestBody, CreateSubscription, CreateTopic, ImportTopic, RegisterConsumer
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError
 from headgate.kinesis.position import Position
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.requests import SegmentImport
 
 FINISHED: Final = "SHARD_END"

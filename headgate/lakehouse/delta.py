@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
 from headgate.lakehouse.tables import created_again, decoded, deleted, encoded, foreign_rows, table_errors
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"

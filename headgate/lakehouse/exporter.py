@@ -15,7 +15,7 @@ from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError, LedgerError, OtherHistoryError, PositionOutOfRangeError
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import ExportTable
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 TYPES: Final[Mapping[str, Any]] = {
     "string": str,

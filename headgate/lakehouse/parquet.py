@@ -20,8 +20,7 @@ from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import PROPERTY, created_again, decoded, deleted, encoded, foreign_rows, table_errors
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.reading.topic_position import TopicPosition
-from headgate.storage.object_store import open_store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import create_own, open_store
 
 FOLDER: Final = "data"
 ID_PATH: Final = "_export.json"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import HeadgateError
 from headgate.lakehouse.table_rows import TableRows
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from headgate.reading.topic_position import TopicPosition
 
 

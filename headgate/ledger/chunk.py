@@ -23,9 +23,9 @@ import msgspec
 
 from headgate.errors import LedgerError
 from headgate.ledger.checksum import SEAL_BYTES, parquet_footer_start
+from headgate.ledger.format_check import check_sealed
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
 from headgate.ledger.paths import chunk_path
-from headgate.ledger.sealed_parquet import check_sealed
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 

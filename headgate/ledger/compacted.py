@@ -19,14 +19,11 @@ import msgspec
 
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
-from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.format_version import check_json_format
+from headgate.ledger.format_check import check_is_parquet, check_json_format
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.parquet_columns import Columns, read_columns_unlocked
-from headgate.ledger.paths import MANIFESTS_FOLDER
-from headgate.ledger.sealed_parquet import check_is_parquet
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.ledger.paths import MANIFESTS_FOLDER, ChunkRange
+from headgate.storage.object_store import Store, create_own
 
 FORMAT: Final = 5
 """The format of a manifest, and of the facts that it names."""

@@ -21,8 +21,7 @@ from headgate.errors import (
 from headgate.ledger import checksum
 from headgate.ledger.ledger import shard_folders
 from headgate.ledger.paths import LEVELS_FOLDER
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import Store, create_own
 
 _NAME: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
 

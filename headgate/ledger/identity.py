@@ -18,10 +18,9 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.ledger import checksum
-from headgate.ledger.format_version import check_json_format
+from headgate.ledger.format_check import check_json_format
 from headgate.ledger.paths import IDENTITY_PATH, MANIFESTS_FOLDER
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import Store, create_own
 
 IDENTITY_FORMAT: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{32}")

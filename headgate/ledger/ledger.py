@@ -26,8 +26,7 @@ from headgate.errors import (
 from headgate.ledger import checksum, chunk, paths
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
-from headgate.storage.object_store import Store
-from headgate.storage.own_object import create_own
+from headgate.storage.object_store import Store, create_own
 
 T = TypeVar("T")
 
@@ -71,7 +70,7 @@ class Ledger:
     async def append(self, number: int, data: bytes) -> None:
         """Create chunk ``number``; raises what `Store.create` raises.
 
-        **Own chunks.** A chunk with equal bytes was written by this call (`headgate.storage.own_object`), so the commit
+        **Own chunks.** A chunk with equal bytes was written by this call (`create_own`), so the commit
         has succeeded:
 
         1. A term chunk contains a random id, drawn for one attempt to start a term. Only that attempt can write it.

@@ -1,8 +1,11 @@
-"""The names of objects, relative to the ledger's URL. Names of one folder sort in the order of their numbers. Pure."""
+"""The names of objects, relative to the ledger's URL, and ranges of chunks. Pure.
+
+Names of one folder sort in the order of their numbers.
+"""
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 CHUNKS_FOLDER: Final = "chunks"
 IDENTITY_PATH: Final = "ledger.json"
@@ -53,3 +56,41 @@ def snapshot_number(name: str) -> int | None:
     """Return the chunk number in ``name``; None if a snapshot has no such name."""
     match = _SNAPSHOT_NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+FANOUT: Final = 16
+"""Ranges of one level that become one of the next: each record is rewritten once per level, and levels grow 16-fold."""
+
+
+class ChunkRange(NamedTuple):
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+def ranges_to_read(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
+    """Return adjacent ranges from chunk 1 on that reach furthest; of such chains, one of the fewest ranges.
+
+    A range that crosses the others, as a suspended run of another size could leave it, hides nothing.
+    """
+    chains: dict[int, tuple[int, int]] = {0: (0, 0)}
+    """Last chunk → number of ranges in the shortest chain that ends there, and the last chunk of the one before."""
+    for first, last in sorted(set(ranges)):
+        if last >= first and first - 1 in chains:
+            length = chains[first - 1][0] + 1
+            if last not in chains or length < chains[last][0]:
+                chains[last] = length, first - 1
+    selected: list[ChunkRange] = []
+    last = max(chains)
+    while last:
+        before = chains[last][1]
+        selected.append(ChunkRange(before + 1, last))
+        last = before
+    return selected[::-1]
+
+
+def compacted_through(selected: Sequence[ChunkRange]) -> int:
+    """Return the last chunk of the ``selected`` ranges; 0 if there are none."""
+    return selected[-1].last if selected else 0

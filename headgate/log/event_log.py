@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.model.short_list import MAX_SHOWN, short_list
+from headgate.model.text import MAX_SHOWN, short_list
 
 logging.getLogger("headgate").addHandler(logging.NullHandler())
 

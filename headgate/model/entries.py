@@ -134,7 +134,7 @@ class RecordsStored(Entry, frozen=True, tag="records_stored"):
 
     ``producer_id`` is None and ``digest`` empty for a batch without identity, which is stored at least once.
     ``source_position`` is opaque to the leader: how far the producer had read its source. A repetition of the batch has
-    the same ``digest`` (`headgate.protocol.batch_digest`).
+    the same ``digest`` (`headgate.protocol.codec`).
     """
 
     topic_id: int

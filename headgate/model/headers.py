@@ -1,4 +1,4 @@
-"""Headers of records: their type, their limits, and what is wrong with given ones. Pure.
+"""Headers of records: their type, their limits, what is wrong with given ones, and those of dead letters. Pure.
 
 A header is a name and a value of bytes. A record has up to `MAX_HEADERS`, in the producer's order, and a name may occur
 more than once, as in Kafka. Names that begin with `RESERVED_PREFIX` are headgate's own: a dead letter states its origin
@@ -7,7 +7,10 @@ space of their own, so every stored record can become a dead letter, and keeps i
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 Header: TypeAlias = tuple[str, bytes]
 Headers: TypeAlias = tuple[Header, ...]
@@ -83,3 +86,56 @@ def checked_headers(given: GivenHeaders) -> Headers:
                 f"header {index} has the name {name!a:.{_SHOWN_CHARACTERS}}, which is no Unicode"
             ) from None
     return tuple(headers)
+
+
+ORIGIN_PREFIX: Final = "headgate-source-"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a dead letter is from, how often it was delivered, and why it failed. Its sender adds it as headers.
+
+    It names the ledger, and the topic and the subscription by their ids: one that was deleted and created again under
+    its name has no part in what the former one left.
+    """
+
+    ledger: str
+    topic: str
+    topic_id: int
+    subscription: str
+    subscription_id: int
+    segment: int
+    offset: int
+    deliveries: int
+    reason: str
+    died_at_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+    parked_number: int = 0
+    """Its number among the records of its parked key; 0: it was not parked."""
+
+    @property
+    def owner(self) -> tuple[str, str, int, int]:
+        """Ledger, topic and subscription. Ids are those of a shard, which the topic's name tells."""
+        return self.ledger, self.topic, self.topic_id, self.subscription_id
+
+    def headers(self) -> Headers:
+        return tuple(
+            (f"{ORIGIN_PREFIX}{field.replace('_', '-')}", str(getattr(self, field)).encode())
+            for field in self.__struct_fields__
+            if field != "parked_number" or self.parked_number
+        )
+
+
+def origin_of(headers: Headers) -> Origin | None:
+    """Return what `Origin.headers` has written; None: this is no dead letter."""
+    own = {
+        name.removeprefix(ORIGIN_PREFIX).replace("-", "_"): value
+        for name, value in headers
+        if name.startswith(ORIGIN_PREFIX)
+    }
+    try:
+        return msgspec.convert({name: value.decode() for name, value in own.items()}, Origin, strict=False)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return None
+
+
+def without_origin(headers: Headers) -> Headers:
+    return tuple(header for header in headers if not header[0].startswith(ORIGIN_PREFIX))

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from headgate.errors import LayoutError
 from headgate.model.hashing import SEGMENT_HASHES
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 
 
 class SegmentState(StrEnum):

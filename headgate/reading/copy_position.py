@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headgate.errors import HeadgateError
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from headgate.reading.topic_position import Snapshot, TopicPosition
 
 MAX_POSITION_BYTES: Final = 1024

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from headgate.model import entries as e
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 
 TAKEN: Final = {"timed_out": "it did not confirm in time", "stalled": "it made no progress"}
 """Reasons of a release that are events: a holder lost its segment against its will."""

@@ -6,7 +6,7 @@ A segment loses its records as a whole, when it is pruned. So the offsets of an 
 from collections.abc import Mapping
 
 from headgate.errors import PositionOutOfRangeError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.views.topics import TopicInfo
 
 OffsetBounds = tuple[int, int]

@@ -12,10 +12,9 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from headgate.errors import ObjectMissingError
-from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.paths import chunk_path, compacted_through, ranges_to_read
 from headgate.views.topics import TopicInfo
 
 T = TypeVar("T")

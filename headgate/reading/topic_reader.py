@@ -24,11 +24,9 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
-from headgate.reading.compacted_reader import read_object
-from headgate.reading.head import POLL_SECONDS, Head
-from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
+from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS, read_object
 from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of_topic
-from headgate.reading.tail import POLLS, pause
+from headgate.reading.tail import POLL_SECONDS, POLLS, Head, pause
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
 from headgate.storage.size_limits import MAX_CHUNK_BYTES

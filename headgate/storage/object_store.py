@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import re
+import secrets
 import stat
 import sys
 import threading
@@ -27,9 +28,11 @@ import obstore.store
 from headgate.errors import (
     ConfigError,
     ForeignObjectError,
+    NotDurableError,
     ObjectExistsError,
     ObjectMissingError,
     OutcomeUnknownError,
+    StoreError,
     StoreUnavailableError,
 )
 from headgate.storage.local_writer import LocalWriter
@@ -45,7 +48,7 @@ RETRIES: Final[Any] = {
 }
 """How often obstore repeats a request to a busy bucket. Its defaults pause for 100 ms at first, as long as ten
 writes to a fast bucket, and give up after three minutes, which exceeds every time limit here. A repeated creation may
-find its own first attempt and report that the object exists; `headgate.storage.own_object` recognizes it."""
+find its own first attempt and report that the object exists; `create_own` recognizes it."""
 
 
 _MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
@@ -276,3 +279,66 @@ def open_store(url: str) -> Store:
         return RemoteStore(obstore.store.from_url(url, retry_config=RETRIES))
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise ConfigError(f"ledger URL {url!r}: {_reason(error)}") from error
+
+
+async def create_own(store: Store, path: str, data: bytes) -> None:
+    """Create ``path`` once; return once it is durable. Raises what `Store.create` raises.
+
+    A store may lose its answer, and a bucket repeats a request whose answer was lost: it then finds its own object.
+    If the store reports that the object exists, or cannot report the outcome, it is read. Equal bytes were written by
+    this call, or are as good: ``data`` has a random id in it, or follows from the ledger. If no object is there, or it
+    cannot be read, nothing is known: the request may still arrive.
+    """
+    try:
+        await store.create(path, data)
+    except NotDurableError:
+        raise
+    except (ObjectExistsError, OutcomeUnknownError) as error:
+        try:
+            stored = await store.read(path)
+        except ObjectMissingError:
+            raise error from None
+        except ForeignObjectError as other:
+            raise ObjectExistsError(str(other)) from error
+        except StoreError as unread:
+            raise OutcomeUnknownError(f"{error}; {unread}") from error
+        if stored != data:
+            raise ObjectExistsError(f"{path} exists, with other content") from error
+        await store.make_durable(path.rpartition("/")[0])
+
+
+PROBE_TIMEOUT_SECONDS: Final = 10.0
+"""For all operations; obstore repeats each for up to 8 s."""
+
+
+async def write_problem(store: Store) -> str | None:
+    """Return why no leader can write to ``store``; None if one can.
+
+    It leaves no object behind, unless it is cancelled, or takes too long, or deleting fails.
+    """
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+            return await _write_problem(store)
+    except TimeoutError:
+        return f"the store did not complete a write within {PROBE_TIMEOUT_SECONDS:g} s"
+
+
+async def _write_problem(store: Store) -> str | None:
+    path, first = f"write-probe-{secrets.token_hex(8)}", secrets.token_bytes(8)
+    try:
+        try:
+            await create_own(store, path, first)
+            with contextlib.suppress(ObjectExistsError):
+                await create_own(store, path, b"second")
+            replaced = await store.read(path) != first
+        except StoreError:
+            with contextlib.suppress(StoreError):  # What failed first says more.
+                await store.delete(path)  # Not when it is cancelled: a store that hangs would hang here, too.
+            raise
+        await store.delete(path)
+    except StoreError as error:
+        needed = "check its permissions or credentials and its space, and in a folder inodes and hard links"
+        return f"{error}. A leader needs to create objects: {needed}"
+    if replaced:
+        return "a second write replaced an object, as two leaders would: use a store that honors If-None-Match"
+    return None

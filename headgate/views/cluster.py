@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from headgate.model.entries import SubscriptionType
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.views.backlogs import Outlook
 
 MAX_DESCRIBED_DAEMONS: Final = 100

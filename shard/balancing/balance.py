@@ -12,8 +12,7 @@ knows already:
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.layout import Layout
 from shard.balancing.bucket_split import Pool, pools
 from shard.balancing.load_target import assign_by_load

@@ -25,9 +25,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of, sort_key
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of, slice_of, sort_key
 
 
 @dataclass(frozen=True, slots=True)

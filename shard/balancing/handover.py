@@ -21,8 +21,8 @@ from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of
 from headgate.model.entries import ReleaseReason
+from headgate.model.hashing import SegmentSlice, overlaps, segment_of
 from shard.state.holdings import Holding
 
 

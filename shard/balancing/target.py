@@ -21,7 +21,7 @@ The cost is linear in the segments, plus sorting the names and the moved segment
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from headgate.model.bucket_ranges import SegmentSlice
+from headgate.model.hashing import SegmentSlice
 
 SliceT = TypeVar("SliceT", bound=SegmentSlice)
 

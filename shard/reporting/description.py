@@ -3,8 +3,16 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of, sort_key
-from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.model.hashing import (
+    KEY_BUCKETS,
+    BucketRange,
+    SegmentSlice,
+    bucket_bounds,
+    buckets_of,
+    key_bucket,
+    segment_of,
+    sort_key,
+)
 from headgate.protocol.replies import BucketStart, ConsumerFenced, Grant
 from headgate.views.subscriptions import (
     AssignmentStatus,

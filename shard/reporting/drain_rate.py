@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.protocol.backlog import estimate_drain
 from shard.reporting.progress import unacknowledged
 from shard.state.subscription import Subscription

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
+from headgate.model.hashing import BucketRange, SegmentSlice, segment_of
 from headgate.model.layout import SegmentState
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.model.time_text import duration
 from headgate.protocol.backlog import RecordCount
 from headgate.views.explanations import BlockingSegment, ConsumerReasons, Explanation, SegmentReasons

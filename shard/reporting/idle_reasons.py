@@ -11,8 +11,7 @@
 The text also states how many segments are blocked: those would give more to read.
 """
 
-from headgate.model.bucket_ranges import buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, buckets_of, segment_of
 from shard.balancing.bucket_split import is_shareable
 from shard.state.subscription import Subscription
 from shard.subscriptions.gate import Gate

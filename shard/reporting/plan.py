@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headgate.errors import LayoutError
-from headgate.model.bucket_ranges import SegmentSlice, slice_fields
+from headgate.model.hashing import SegmentSlice, slice_fields
 from headgate.model.layout import Layout
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.requests import PlanChanges
 from headgate.views.explanations import ConsumerSegmentCount, Plan, ProposedMove, ProposedSegment
 from shard.balancing.balance import compute_target

@@ -7,8 +7,7 @@ knows it: offsets there may have gaps, so they count no records.
 from collections import Counter
 from collections.abc import Iterable
 
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.protocol.backlog import RecordCount
 from headgate.views.subscriptions import AssignmentStatus
 from shard.state.subscription import Subscription

@@ -10,7 +10,7 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hashes
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
-from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import ProduceBatch
 from shard.state.topic import Topic

@@ -11,7 +11,7 @@ from typing import Final
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashes
-from headgate.model.short_list import listed as shortened
+from headgate.model.text import listed as shortened
 from headgate.protocol.request_fields import LABEL_PATTERN
 from headgate.protocol.requests import ImportTopic, SegmentImport
 from shard.steps import Steps

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.model import entries as e
-from headgate.model.short_list import listed
-from headgate.protocol.paging import Page, follows
+from headgate.model.text import listed
+from headgate.protocol.codec import Page, follows
 from headgate.protocol.replies import AnyReplyBody, ParkedKeyList, SeekReply, SubscriptionReply
 from headgate.protocol.request_fields import Start
 from headgate.protocol.requests import (

@@ -12,8 +12,8 @@ import msgspec
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import Layout
-from headgate.model.short_list import listed
-from headgate.protocol.paging import cut_page, follows
+from headgate.model.text import listed
+from headgate.protocol.codec import cut_page, follows
 from headgate.protocol.replies import AnyReplyBody, TopicList, TopicReply
 from headgate.protocol.requests import (
     CreateTopic,

@@ -28,7 +28,7 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Layout, Segment, SegmentState
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.replies import TopicImportReply
 from headgate.protocol.requests import ImportTopic, SegmentImport
 from headgate.views.topics import TopicImportResult

@@ -12,7 +12,7 @@ Two shards must never have one name. The ledger of each shard has the numbers of
 
 from collections.abc import Sequence
 
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.replies import AnyReplyBody, TopicPlace
 from headgate.protocol.requests import FindTopic
 from shard.requests.handlers import Decision

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
-from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import ReaderRequest
 from headgate.protocol.requests import (
     AnyRequestBody,

@@ -24,7 +24,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
     topic_id: int
     """The topic that stores it, which may have been deleted since."""
     digest: bytes
-    """`headgate.protocol.batch_digest` of its content."""
+    """`headgate.protocol.codec` of its content."""
     placements: list[e.Placement]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of, slice_of
+from headgate.model.hashing import BucketRange, SegmentSlice, segment_of, slice_of
 
 
 @dataclass(frozen=True, slots=True)

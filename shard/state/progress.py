@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
 from shard.state.acknowledged import AcknowledgementProgress

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of, slice_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.identifiers import ANONYMOUS
 from shard.state.consumers import Consumers, RemovedConsumer
 from shard.state.holdings import Holdings

@@ -1,6 +1,6 @@
 """Decides whether a consumer may speak for what it names: its registration, and its grants. Pure."""
 
-from headgate.model.bucket_ranges import SegmentSlice, segment_of
+from headgate.model.hashing import SegmentSlice, segment_of
 from shard.state.subscription import Subscription
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.model.layout import Layout
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.request_fields import Behind
 from headgate.protocol.requests import RegisterConsumer
 from shard.state.topic import TopicView

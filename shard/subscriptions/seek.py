@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from headgate.model.layout import Layout
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 
 SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
 """A named position, or segment → offset."""

@@ -10,8 +10,8 @@ from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.protocol import codec
 from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.codec import MAX_PARTS, MAX_REPLY_BYTES, split_message
 from headgate.protocol.mqtt_topics import cluster_topic, replies_topic
-from headgate.protocol.parts import MAX_PARTS, MAX_REPLY_BYTES, split_message
 from headgate.protocol.replies import Reply, TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt import MqttTransport

@@ -8,8 +8,7 @@
 
 from collections import Counter
 
-from headgate.model.bucket_ranges import BucketRange, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, BucketRange, buckets_of, segment_of
 from headgate.model.layout import Layout
 from shard.balancing.bucket_split import is_shareable
 from shard.state.subscription import Subscription

@@ -24,11 +24,10 @@ from typing import Any
 
 from controller.scaling.policy import MAX_UNDRAINED_DEPTH
 from headgate import SeekResult
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange, slice_of
 from headgate.model.external_topic import parse_hashes
-from headgate.model.hashing import SEGMENT_HASHES
+from headgate.model.hashing import SEGMENT_HASHES, BucketRange, slice_of
 from headgate.model.layout import Layout, SegmentState
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.ledger_time import MAX_STEP_MS

@@ -279,7 +279,7 @@ BUGS = (
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
     Bug("A repeated batch is stored again.", VERDICT,
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
-    Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.batch_digest:batch_digest", always(bytes(16))),
+    Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.codec:batch_digest", always(bytes(16))),
     Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
     Bug("Named producers expire like anonymous ones.", "shard.requests.producer_expiry:expired_producers", _expiring_names),
     # Segments, records and what they are counted as

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headgate.client.connection import Client
-from headgate.model.bucket_ranges import segment_of
+from headgate.model.hashing import segment_of
 from headgate.model.headers import Headers
 from headgate.process.background import end_tasks
 from headgate.protocol.replies import Reply

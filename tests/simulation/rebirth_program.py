@@ -34,7 +34,7 @@ from headgate.errors import (
     PositionOutOfRangeError,
     RequestRejectedError,
 )
-from headgate.model.dead_letter import origin_of
+from headgate.model.headers import origin_of
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.queue_program import until_done
 

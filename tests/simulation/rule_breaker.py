@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import segment_of
+from headgate.model.hashing import segment_of
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import codec, requests
 from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic

@@ -37,11 +37,10 @@ from headgate.errors import (
     NoLeaderError,
     StoreError,
 )
-from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import shard_of
-from headgate.model.shard_map import ShardMap
+from headgate.ledger.paths import compacted_through, ranges_to_read
+from headgate.model.hashing import ShardMap, shard_of
 from headgate.process.background import end_tasks
 from metrics.instruments import Instruments
 from shard.requests.topic_commands import MAX_SEGMENTS, merge_entry, split_entry

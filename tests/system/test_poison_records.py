@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate import Admin, Consumer
-from headgate.model.dead_letter import origin_of
+from headgate.model.headers import origin_of
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until, whole_lines
 

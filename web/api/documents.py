@@ -8,8 +8,8 @@
 
 import msgspec
 
-from headgate.model.byte_text import Encoding
-from headgate.model.dead_letter import Origin
+from headgate.model.headers import Origin
+from headgate.model.text import Encoding
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from headgate.model.byte_text import Encoding
+from headgate.model.text import Encoding
 from headgate.views.cluster import SubscriptionSummary
 from web.access import RefusedError
 from web.api.documents import SubscriptionPage, TopicPage, TopicSummary

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
 from web.api.query import Query, subscription_page, topic_page

@@ -1,6 +1,6 @@
 """The pages of the newest records of a topic, and of the dead letters of a subscription. Pure."""
 
-from headgate.model.byte_text import Encoding, as_bytes
+from headgate.model.text import Encoding, as_bytes
 from headgate.model.time_text import iso_time
 from web.api.documents import DeadLetter, DeadLettersDocument, RecordData, RecordDocument, RecordsDocument
 from web.api.query import Query

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange
+from headgate.model.hashing import BucketRange
 from headgate.model.identifiers import SegmentId
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.views.cluster import SubscriptionSummary
 from headgate.views.explanations import BlockingSegment
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment

@@ -11,7 +11,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from headgate.model.short_list import short_list
+from headgate.model.text import short_list
 from headgate.views.cluster import FeatureLevel
 
 SHARDS_GROW: Final = 2

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.leadership.policy.readiness import Readiness
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):

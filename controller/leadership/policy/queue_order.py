@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 _CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
 """The end of a queue node's name, behind the instance."""

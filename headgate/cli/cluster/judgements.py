@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Final, Literal
 
-from headgate.model.short_list import listed, plural
+from headgate.model.text import listed, plural
 from headgate.model.time_text import duration
 from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.views.cluster import ClusterInfo, DaemonInfo, FeatureLevel

@@ -12,7 +12,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
-from headgate.model.short_list import plural
+from headgate.model.text import plural
 from headgate.model.time_text import duration, time_of_day
 from headgate.protocol.backlog import records_text
 from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary

@@ -20,7 +20,7 @@ from headgate.cli.arguments import PlaceOption, of_subscription, start_option, s
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import json_headers, put_text
 from headgate.model.entries import SubscriptionType
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer

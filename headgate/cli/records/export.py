@@ -25,7 +25,7 @@ from headgate.cli.records.sending import ProgressLine
 from headgate.cli.terminal.option_types import FilePath, Seconds, Url
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
 from headgate.extras import install_extra
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 
 if TYPE_CHECKING:
     from headgate import Admin

@@ -24,9 +24,8 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.short_list import listed
+from headgate.model.text import UNREADABLE_JSON, listed
 from headgate.model.time_text import TimeUnit, time_ms
-from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 
 _MARKS: Final = re.compile(rb'[",]')

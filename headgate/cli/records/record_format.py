@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate.model.byte_text import as_text
 from headgate.model.headers import Headers
+from headgate.model.text import as_text
 from headgate.model.time_text import iso_time
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from headgate.cli.terminal.option_types import Url
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.rates import format_bytes, outlook_text, rate_text
 from headgate.errors import ConfigError, HeadgateError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.model.time_text import duration
 from headgate.process.child_command import python_module
 from headgate.protocol.backlog import estimate_drain, records_text

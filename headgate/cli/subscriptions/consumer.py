@@ -12,7 +12,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
 from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:

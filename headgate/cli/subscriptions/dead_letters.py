@@ -19,7 +19,7 @@ from headgate.model.time_text import utc_minute
 if TYPE_CHECKING:
     from headgate import Admin
     from headgate.client.open_letters import OpenLetters
-    from headgate.model.dead_letter import Origin
+    from headgate.model.headers import Origin
     from headgate.reading.stored_rows import LedgerRecord
 
 

@@ -9,7 +9,7 @@ import click
 from headgate.cli.arguments import complete_consumer, of_subscription
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
-from headgate.model.bucket_ranges import slice_of
+from headgate.model.hashing import slice_of
 from headgate.model.identifiers import SegmentId
 
 if TYPE_CHECKING:

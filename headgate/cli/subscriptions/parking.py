@@ -15,7 +15,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError
-from headgate.model.short_list import plural
+from headgate.model.text import plural
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:

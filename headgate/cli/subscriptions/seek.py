@@ -29,7 +29,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_json, print_table
 from headgate.errors import HeadgateError, PositionOutOfRangeError
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON
 from headgate.protocol.request_fields import Natural
 from headgate.reading.topic_position import continued, require_topic, unfinished, unread
 

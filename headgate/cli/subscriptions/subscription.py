@@ -25,9 +25,9 @@ from headgate.cli.subscriptions.parking import drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
 from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
-from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import DeliveryPolicy, SubscriptionType
-from headgate.model.short_list import plural
+from headgate.model.hashing import slice_of
+from headgate.model.text import plural
 from headgate.protocol.backlog import records_text
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from headgate.cli.topics.topic_text import (
 )
 from headgate.cli.topics.transfer import copy
 from headgate.model.entries import TopicPolicy
-from headgate.model.short_list import listed
+from headgate.model.text import listed
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.reply_dispatch import BodyT, body_of
 from headgate.errors import ConfigError, HeadgateError, rejection
-from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.headers import Origin
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import requests

@@ -27,7 +27,7 @@ from headgate.errors import (
     RequestRejectedError,
     StoreUnavailableError,
 )
-from headgate.model.dead_letter import without_origin
+from headgate.model.headers import without_origin
 from headgate.protocol.replies import DeadLetter, HeartbeatReply
 from headgate.protocol.request_fields import MAX_PROBLEM_CHARACTERS
 

@@ -16,12 +16,11 @@ from typing import Final
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.reply_dispatch import body_of
 from headgate.ledger.ledger import Ledger
-from headgate.model.dead_letter import Origin, origin_of
-from headgate.model.headers import header_bytes
+from headgate.model.headers import Origin, header_bytes, origin_of
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import DescribeTopic
-from headgate.reading.chunk_cache import RECORD_OVERHEAD_BYTES
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.tail import RECORD_OVERHEAD_BYTES
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 

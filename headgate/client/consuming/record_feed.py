@@ -21,11 +21,9 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.replies import Grant, Redelivery
-from headgate.reading.chunk_cache import NEAR, ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.head import Head
-from headgate.reading.segment_reader import SegmentReader
+from headgate.reading.segment_reader import CompactedRecords, SegmentReader
 from headgate.reading.stored_rows import Rows
+from headgate.reading.tail import NEAR, ChunkCache, Head
 from headgate.storage.object_store import Store
 
 RUN_RECORDS: Final = 500

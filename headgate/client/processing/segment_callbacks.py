@@ -14,7 +14,7 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.calls import Call, awaitable
 from headgate.errors import HeadgateError
 from headgate.log.event_log import EventLogger
-from headgate.model.bucket_ranges import SegmentSlice, slice_of
+from headgate.model.hashing import SegmentSlice, slice_of
 from headgate.protocol.replies import Grant
 
 OnGranted = Callable[[list[SegmentSlice]], object]

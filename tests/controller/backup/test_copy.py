@@ -7,12 +7,11 @@ import pytest
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.errors import LedgerError, StoreUnavailableError
-from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
 from headgate.ledger.feature_level import name_level, read_level, read_shards
 from headgate.ledger.identity import identity_object, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
-from headgate.ledger.paths import IDENTITY_PATH, chunk_name, chunk_path, snapshot_folder
+from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore

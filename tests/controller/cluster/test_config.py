@@ -18,8 +18,7 @@ from headgate.ledger.feature_level import name_level, present_shards, read_level
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
-from headgate.model.hashing import shard_of
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap, shard_of
 from headgate.protocol.mqtt_topics import device_session_id
 from metrics import events
 from tests.support.fakes.object_store import FakeStore

@@ -9,8 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.connections.store import FAILING_INTERVAL_SECONDS, PROBE_INTERVAL_SECONDS, probe_writes
-from headgate.storage.object_store import LocalStore
-from headgate.storage.write_probe import PROBE_TIMEOUT_SECONDS, write_problem
+from headgate.storage.object_store import PROBE_TIMEOUT_SECONDS, LocalStore, write_problem
 from metrics import events
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver

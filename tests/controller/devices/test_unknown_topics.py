@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from controller.devices.intake import LOGGED_TOPICS, DeviceIntake
 from controller.devices.unknown_topics import UnknownTopicWatch
 from headgate.errors import TransportError
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.mqtt_topics import all_publications_filters
 from headgate.transport.port import MessageHandler
 from tests.support.fakes.broker import FakeTransport

@@ -2,7 +2,7 @@
 
 from controller.leader.cluster_answers import cluster_reply
 from headgate.protocol import codec
-from headgate.protocol.paging import PAGE_BYTES
+from headgate.protocol.codec import PAGE_BYTES
 from headgate.protocol.requests import DescribeCluster
 from tests.support.samples.status_documents import NOW_MS, part, subscription_summary, topic_summary
 from web.api.overview import merged

@@ -10,7 +10,7 @@ from controller.leader import outbox
 from controller.leader.leader import ShardLeader
 from controller.leader.outbox import Outbox
 from headgate.client.connection import Client
-from headgate.protocol.parts import PART_BYTES
+from headgate.protocol.codec import PART_BYTES
 from headgate.protocol.replies import Reply, TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ListTopics, Request

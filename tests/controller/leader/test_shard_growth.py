@@ -6,7 +6,7 @@ import pytest
 
 from controller.leader.shard_growth import ShardGrowth, grown
 from headgate.errors import HeadgateError
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
 

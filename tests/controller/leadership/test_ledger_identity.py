@@ -8,10 +8,9 @@ from controller.cluster.config import LedgerIdentity
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.checksum import seal_json
-from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import read_manifest
 from headgate.ledger.identity import claim_ledger_id, identity_object
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.paths import IDENTITY_PATH, ChunkRange
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore, Fault
 from tests.support.waiting import until

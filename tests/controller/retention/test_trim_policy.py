@@ -3,7 +3,7 @@
 import pytest
 
 from controller.retention.trim_policy import deletable, trim_point
-from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.paths import ChunkRange
 
 HOUR = 3_600_000
 

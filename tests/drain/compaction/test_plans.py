@@ -17,10 +17,9 @@ from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError
-from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import decode_compacted, delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.paths import ChunkRange, chunk_path, ranges_to_read
 from headgate.reading.stored_rows import StoredRows
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 from tests.support.samples.record_rows import record_rows

@@ -10,10 +10,9 @@ from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_sec
 from drain.compaction.published_ranges import PublishedRanges, run_folder
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, manifest_ranges
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from trials.compaction import compacted_objects
 

@@ -17,7 +17,7 @@ from headgate.client.open_letters import act, find_open
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
-from headgate.model.dead_letter import Origin
+from headgate.model.headers import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
 from tests.support.worlds.one_shard import OneShard

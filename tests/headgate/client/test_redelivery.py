@@ -22,8 +22,7 @@ from headgate.client.decisions.unstored_acknowledgements import AcknowledgementB
 from headgate.client.processing.policies import BatchPolicy, RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, NoLeaderError, RequestRejectedError
-from headgate.model.dead_letter import origin_of, without_origin
-from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
+from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header, origin_of, without_origin
 from headgate.protocol.replies import Acknowledged
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS

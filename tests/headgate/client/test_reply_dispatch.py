@@ -6,7 +6,7 @@ import pytest
 from headgate.client.reply_dispatch import ReplyDispatch, body_of
 from headgate.errors import ProtocolError
 from headgate.protocol import codec
-from headgate.protocol.parts import split_message
+from headgate.protocol.codec import split_message
 from headgate.protocol.replies import ConsumerFenced, MessagePart, Push, Registered, Rejected, Reply
 
 

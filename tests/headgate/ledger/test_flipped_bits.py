@@ -25,7 +25,7 @@ from headgate.ledger.compacted import decode_compacted, manifest_path, manifest_
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
-from headgate.reading.chunk_cache import ChunkCache
+from headgate.reading.tail import ChunkCache
 from tests.recorded.recording import ARCHIVE, FOLDER, load
 from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import decode_snapshot

@@ -13,16 +13,13 @@ from drain.backlog.compacted_facts import read_compacted_facts
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import seal_json
-from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
+from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol.replies import Grant
-from headgate.reading.chunk_cache import ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.head import Head
-from headgate.reading.segment_reader import SegmentReader
+from headgate.reading.segment_reader import CompactedRecords, SegmentReader
+from headgate.reading.tail import ChunkCache, Head
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from shard.state.shard_state import ShardState

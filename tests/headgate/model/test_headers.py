@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from headgate.model.dead_letter import Origin
-from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Headers, checked_headers, counted_bytes, wrong_headers
+from headgate.model.headers import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    Headers,
+    Origin,
+    checked_headers,
+    counted_bytes,
+    wrong_headers,
+)
 from headgate.protocol.request_fields import MAX_FAILURE_CHARACTERS
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import shard_of
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap, shard_of
 
 COUNTS = st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True).map(sorted)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.protocol import codec
-from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import batch_digest
 from headgate.protocol.requests import Acknowledgement, ProduceBatch, Record, RecordHeader
 
 PRODUCED = ProduceBatch(

@@ -12,12 +12,10 @@ from msgspec import inspect as shapes
 
 from controller.settings.sections import MAX_SHARDS
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.short_list import MAX_SHOWN
+from headgate.model.text import MAX_SHOWN
 from headgate.protocol import codec
 from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement, Presence
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
-from headgate.protocol.paging import PAGE_BYTES
-from headgate.protocol.parts import MAX_PARTS, MAX_REPLY_BYTES, PART_BYTES
+from headgate.protocol.codec import MAX_MESSAGE_BYTES, MAX_PARTS, MAX_REPLY_BYTES, PAGE_BYTES, PART_BYTES
 from headgate.protocol.replies import AnyPush, AnyReplyBody, MessagePart
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.protocol import codec
-from headgate.protocol.paging import PAGE_BYTES, cut_page, follows
+from headgate.protocol.codec import PAGE_BYTES, cut_page, follows
 from headgate.protocol.replies import Done, Rejected
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")

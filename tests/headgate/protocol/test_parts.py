@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.protocol.parts import MAX_PARTS, PART_BYTES, PartCollector, split_message
+from headgate.protocol.codec import MAX_PARTS, PART_BYTES, PartCollector, split_message
 from headgate.protocol.replies import MessagePart
 
 LARGE = random.Random(1).randbytes(3 * PART_BYTES + 7)

@@ -28,10 +28,8 @@ from headgate.protocol.announcements import (
     LeaderAnnouncement,
     Presence,
 )
-from headgate.protocol.batch_digest import batch_digest
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.codec import MAX_MESSAGE_BYTES, MAX_REPLY_BYTES, PART_BYTES, batch_digest
 from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address, publish_filters
-from headgate.protocol.parts import MAX_REPLY_BYTES, PART_BYTES
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,

@@ -11,8 +11,7 @@ from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.requests import Record
-from headgate.reading.chunk_cache import CACHE_BYTES, MAX_LOADS, ChunkCache, _rows_by_segment
-from headgate.reading.head import Head
+from headgate.reading.tail import CACHE_BYTES, MAX_LOADS, ChunkCache, Head, _rows_by_segment
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime

@@ -8,18 +8,15 @@ import msgspec
 import pytest
 
 from headgate.errors import LedgerError
-from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_name
 from headgate.log.event_log import LogEvent
 from headgate.protocol.replies import Grant
 from headgate.protocol.requests import Record
-from headgate.reading.chunk_cache import ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.head import POLL_SECONDS, Head
-from headgate.reading.segment_reader import LOCATE_SECONDS, SegmentReader
+from headgate.reading.segment_reader import LOCATE_SECONDS, CompactedRecords, SegmentReader
 from headgate.reading.stored_rows import Rows
+from headgate.reading.tail import POLL_SECONDS, ChunkCache, Head
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.waiting import until

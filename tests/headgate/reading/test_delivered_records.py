@@ -9,11 +9,9 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.replies import BucketStart, Grant, Redelivery
-from headgate.reading.chunk_cache import ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords
-from headgate.reading.head import Head
-from headgate.reading.segment_reader import OnSkipped, SegmentReader
+from headgate.reading.segment_reader import CompactedRecords, OnSkipped, SegmentReader
 from headgate.reading.stored_rows import Rows
+from headgate.reading.tail import ChunkCache, Head
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime

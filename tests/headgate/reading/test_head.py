@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headgate.reading.head import Head
+from headgate.reading.tail import Head
 
 pytestmark = pytest.mark.looptime
 

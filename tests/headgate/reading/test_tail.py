@@ -7,10 +7,8 @@ import pytest
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk import ChunkHeader
-from headgate.reading.chunk_cache import ChunkRows
-from headgate.reading.head import Head
 from headgate.reading.stored_rows import Rows
-from headgate.reading.tail import Tail
+from headgate.reading.tail import ChunkRows, Head, Tail
 
 pytestmark = pytest.mark.looptime
 NEVER = float("inf")

@@ -14,8 +14,8 @@ from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.paths import chunk_path
 from headgate.process.background import cancel_and_wait
-from headgate.reading.head import Head
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.tail import Head
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 from tests.support.logged import errors_of

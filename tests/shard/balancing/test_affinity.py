@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.model.bucket_ranges import BucketRange
+from headgate.model.hashing import BucketRange
 from headgate.model.layout import Layout, Segment
 from shard.balancing.balance import preferred_owners_of
 

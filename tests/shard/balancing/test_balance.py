@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.layout import Layout
 from shard.balancing.balance import compute_target
 from shard.balancing.load_target import TOLERANCE_PERCENT

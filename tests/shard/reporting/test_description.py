@@ -1,7 +1,7 @@
 """Descriptions of a subscription in states that a coordinator passes through quickly."""
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange
+from headgate.model.hashing import BucketRange
 from shard.reporting.description import describe
 from shard.state.consumers import RegisteredConsumer
 from shard.state.holdings import Holding

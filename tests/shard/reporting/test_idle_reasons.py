@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headgate.model.bucket_ranges import BucketRange
 from headgate.model.entries import SubscriptionType
+from headgate.model.hashing import BucketRange
 from shard.reporting.idle_reasons import idle_reasons
 from shard.state.consumers import RegisteredConsumer
 from shard.state.holdings import Holding

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice
+from headgate.model.hashing import BucketRange, SegmentSlice
 from headgate.protocol.backlog import RecordCount
 from shard.reporting.progress import unacknowledged
 from shard.state.progress import Progress

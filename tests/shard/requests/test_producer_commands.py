@@ -9,8 +9,7 @@ from controller.snapshots.format import encode_snapshot
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import codec
-from headgate.protocol.batch_digest import batch_digest
-from headgate.protocol.paging import PAGE_BYTES
+from headgate.protocol.codec import PAGE_BYTES, batch_digest
 from headgate.protocol.replies import Done, ProducerIdentity, ProducerReply, SourcePosition
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model import entries as e
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from headgate.protocol.replies import TopicPlace
 from headgate.protocol.requests import CreateTopic, FindTopic, ImportTopic, SegmentImport
 from shard.requests.handlers import Decision

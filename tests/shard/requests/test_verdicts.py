@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ListTopics, ProduceBatch, Record, RecordHeader, Request
 from shard.access.rules import OPEN, AccessRules

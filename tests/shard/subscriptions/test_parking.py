@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange
-from headgate.model.hashing import segment_hash
+from headgate.model.hashing import BucketRange, segment_hash
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, ResumedKey, UnparkKey
 from shard.state.parked_keys import ParkedKey
 from shard.subscriptions import acknowledgements

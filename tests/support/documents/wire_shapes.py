@@ -5,7 +5,7 @@ import typing
 import msgspec
 from msgspec import inspect as shapes
 
-from headgate.protocol import announcements, backlog, parts, replies, request_fields, requests
+from headgate.protocol import announcements, backlog, codec, replies, request_fields, requests
 from headgate.protocol.replies import PageReply, Push, ReplyBody
 from headgate.protocol.request_fields import (
     ConsumerRequest,
@@ -45,7 +45,7 @@ UNDOCUMENTED = (
     PageReply,
 )
 VIEWS = cluster, explanations, producers, subscriptions, topics
-MODULES = announcements, backlog, parts, replies, request_fields, requests, *VIEWS
+MODULES = announcements, backlog, codec, replies, request_fields, requests, *VIEWS
 STRUCTS = sorted(
     {
         kind

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from headgate.client.open_letters import OpenLetters
 from headgate.client.topic_source import TopicSource
-from headgate.model.dead_letter import Origin
+from headgate.model.headers import Origin
 from headgate.protocol.replies import (
     Done,
     ParkedKeyList,

@@ -32,7 +32,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
-from headgate.model.shard_map import ShardMap
+from headgate.model.hashing import ShardMap
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
 from shard.state.shard_state import ShardState

@@ -15,7 +15,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
+from headgate.model.hashing import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol.replies import Done, HeartbeatReply, Push, Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,

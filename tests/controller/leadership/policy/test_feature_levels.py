@@ -4,7 +4,7 @@ import pytest
 
 from controller.leadership.policy import feature_levels
 from controller.leadership.policy.feature_levels import join_problem, judged, level_of, refusal
-from headgate.model.short_list import MAX_SHOWN
+from headgate.model.text import MAX_SHOWN
 from headgate.views.cluster import FeatureLevel
 from tests.support.documents.markdown import sections
 

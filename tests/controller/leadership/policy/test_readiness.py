@@ -12,7 +12,7 @@ from controller.leadership.policy.readiness import (
     Servers,
     readiness,
 )
-from headgate.storage.write_probe import PROBE_TIMEOUT_SECONDS
+from headgate.storage.object_store import PROBE_TIMEOUT_SECONDS
 from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, MqttTiming
 
 WORKS = (True, 1000.0)

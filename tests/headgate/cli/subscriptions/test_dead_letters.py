@@ -11,7 +11,7 @@ from headgate.client.admin import Admin
 from headgate.client.open_letters import OpenLetters, act, find_open
 from headgate.client.producer import Producer
 from headgate.errors import DeliveryUnknownError, HeadgateError, RequestRejectedError
-from headgate.model.dead_letter import Origin
+from headgate.model.headers import Origin
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.client.test_redelivery import QUEUE, jobs
 from tests.support.fakes.cli_client import FakeCluster, subscription, topic

@@ -1,15 +1,41 @@
-"""Check Parquet objects that headgate wrote: the checksum first, then the format.
+"""Check an object of the ledger before anything else in it is used: the checksum of a Parquet object, then the format.
 
-Nothing is parsed before the checksum of the whole object is right.
+headgate reads one format of each kind and converts none. Nothing is parsed before the checksum of the whole object is
+right.
 """
 
 from typing import Final
 
 import msgspec
 
-from headgate.errors import LedgerError
+from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.checksum import ChecksumError, parquet_footer_start, verify_parquet
-from headgate.ledger.format_version import check_json_format
+
+
+class _FormatField(msgspec.Struct):
+    format: int
+
+
+_DECODER = msgspec.json.Decoder(_FormatField)
+
+
+def check_format(name: str, found: int, supported: int) -> None:
+    """Raise LedgerFormatError unless the object ``name`` has the ``supported`` format."""
+    if found == supported:
+        return
+    if found < supported:
+        advice = (
+            "headgate does not convert ledgers: start a new cluster on an empty ledger URL, or run the older version"
+        )
+    else:
+        advice = "run the newer version of headgate that wrote it"
+    raise LedgerFormatError(f"{name} has format {found}, this version of headgate reads format {supported}; {advice}")
+
+
+def check_json_format(name: str, raw: bytes, supported: int) -> None:
+    """Check the ``format`` field of a JSON object before any other field; raises msgspec.DecodeError if it has none."""
+    check_format(name, _DECODER.decode(raw).format, supported)
+
 
 _MARK: Final = b"PAR1"
 _STRING: Final = b"\x18"
