@@ -13,8 +13,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from drain.setting_values import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.chunks import MustRestartError
-from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
 from headgate.errors import ConfigError, StoreError
 from headgate.log.error_line import error_line

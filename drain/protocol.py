@@ -11,7 +11,7 @@ import msgspec
 
 from drain.table_mapping import ExternalView
 from headgate.errors import HeadgateError
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -98,7 +98,7 @@ class Backlog(SegmentBacklogInfo, frozen=True, kw_only=True, omit_defaults=True,
 
     Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external topic is unknown. Sizes
     are estimated from the mean size of the segment's records. ``oldest_ms`` is exact near the segment's end, and
-    interpolated farther back (drain.backlog.timestamp_index). Rates are those of about the last minute
+    interpolated farther back (drain.backlog.merge). Rates are those of about the last minute
     (drain.backlog.rates), None if they are not known yet.
     """
 

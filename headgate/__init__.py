@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from headgate.model.identifiers import Generation as Generation, Offset as Offset, SegmentId as SegmentId
     from headgate.settings.config import ClientConfig as ClientConfig, load_client_config as load_client_config
     from headgate.topic_dataset import Dataset as Dataset, dataset as dataset
-    from headgate.views.backlogs import BacklogInfo as BacklogInfo, SegmentBacklogInfo as SegmentBacklogInfo
+    from headgate.views.subscriptions import BacklogInfo as BacklogInfo, SegmentBacklogInfo as SegmentBacklogInfo
     from headgate.views.cluster import (
         ClusterInfo as ClusterInfo,
         ClusterTotals as ClusterTotals,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         ProposedSegment as ProposedSegment,
         SegmentReasons as SegmentReasons,
     )
-    from headgate.views.producers import ProducerInfo as ProducerInfo, TopicPosition as TopicPosition
+    from headgate.views.topics import ProducerInfo as ProducerInfo, TopicPosition as TopicPosition
     from headgate.views.subscriptions import (
         BucketRangeAssignment as BucketRangeAssignment,
         ConsumerInfo as ConsumerInfo,

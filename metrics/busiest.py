@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from heapq import nsmallest
 from typing import Final
 
-from headgate.views.backlogs import BacklogInfo
+from headgate.views.subscriptions import BacklogInfo
 
 KEPT_FACTOR: Final = 2.0
 """Two that swap places must differ by this factor in one direction, then in the other."""

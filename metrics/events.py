@@ -7,7 +7,7 @@ Rules:
 
 1. Names are in the past tense. Units are part of the field name.
 2. Every subclass of `Event` is defined in this module, so that `EVENT_TYPES` is complete.
-3. An event declares the metrics that it alone updates; its docstring is their text. `metrics.families` has the others.
+3. An event declares the metrics that it alone updates; its docstring is their text. `metrics.instruments` has more.
 4. An observer neither blocks nor raises for a value.
 """
 
@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Protocol
 import msgspec
 
 from headgate.model.entries import LeaveReason
-from headgate.views.backlogs import BacklogInfo
+from headgate.views.subscriptions import BacklogInfo
 from metrics import label_values as labels
 from metrics.declared import COMMIT_BUCKETS, LAG_BUCKETS, SIZE_BUCKETS, WAIT_BUCKETS, Metric, counted, measured, shown
 from metrics.status import ShardStatus

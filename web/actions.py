@@ -30,8 +30,7 @@ from web.access import ForbiddenError, HttpAccess, RefusedError
 from web.api.documents import ActionDocument, DeadLetter, DeadLettersDocument
 from web.api.overview import NotAnsweredError, UnknownNameError
 from web.api.query import InvalidQueryError, Query
-from web.own_loop import OwnLoop, ValueT
-from web.stored_records import MAX_SECONDS, limited, shown
+from web.stored_records import MAX_SECONDS, OwnLoop, ValueT, limited, shown
 
 Connect = Callable[[str], AbstractAsyncContextManager[Admin]]
 """User → an Admin that acts in its name."""

@@ -14,11 +14,10 @@ from aiohttp import web
 from headgate.model.text import UNREADABLE_JSON
 from web.access import RefusedError
 from web.actions import ACTIONS, Actions
-from web.api.documents import ActionDocument, Daemons, ErrorDocument
+from web.api.documents import ActionDocument, Daemons, ErrorDocument, scale_of
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
 from web.api.overview import NotAnsweredError, StatusSource
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
-from web.api.scale import scale_of
 from web.bodies import read_body, send_body
 from web.stored_records import StoredRecords
 

@@ -24,13 +24,10 @@ from web.api.query import InvalidQueryError, Query, read_query
 from web.bodies import read_body, send_body
 from web.live_stream import LivePages
 from web.page import topics
-from web.page.actions import action_page
-from web.page.events import events_page
-from web.page.markup import element
+from web.page.asked_pages import action_page, events_page, letters_page, records_page
+from web.page.markup import element, part
 from web.page.overview import LISTED_ROWS, listing_page, overview_page
-from web.page.records import letters_page, records_page
 from web.page.shell import Page, Surroundings, whole_page
-from web.page.tables import part
 from web.stored_records import StoredRecords
 
 FOLDER: Final = Path(__file__).parent / "page" / "static"

@@ -3,6 +3,7 @@
 1. Records are data, so a client needs a token whose holder the access file lets consume the topic. Without an access
    file, or a tokens file, no client gets any: on loopback every program of the machine could ask.
 2. Objects are read for `MAX_SECONDS` and up to `MAX_BYTES`, one at a time.
+3. Such work of seconds runs in a thread with an event loop of its own (`OwnLoop`): the daemon's loop does not wait.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from copy import copy
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
@@ -20,14 +21,31 @@ from headgate.model.text import as_bytes, as_text
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader
 from headgate.storage.object_store import Store, open_store
-from headgate.views.events import EventList
+from headgate.views.cluster import EventList
 from headgate.views.topics import TopicInfo
 from shard.access.rules import Act, Action
 from web.access import HttpAccess
 from web.api.documents import RecordData, RecordDocument, RecordsDocument
 from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query
-from web.own_loop import OwnLoop, ValueT
+
+MAX_RUNNING: Final = 2
+
+ValueT = TypeVar("ValueT")
+
+
+class OwnLoop:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running = asyncio.Semaphore(MAX_RUNNING)
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
+        """Return what ``work`` returns. Raises NotAnsweredError if `MAX_RUNNING` others have not ended."""
+        if self._running.locked():
+            raise NotAnsweredError(f"{MAX_RUNNING} {self._name} are under way; try again soon")
+        async with self._running:
+            return await asyncio.to_thread(lambda: asyncio.run(work()))
+
 
 MAX_SECONDS: Final = 5.0
 MAX_BYTES: Final = 64 * 1024 * 1024

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from drain.protocol import Backlog, BacklogResponse, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
-from headgate.views.backlogs import BacklogInfo, CountedBy, SegmentBacklogInfo
+from headgate.views.subscriptions import BacklogInfo, CountedBy, SegmentBacklogInfo
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription

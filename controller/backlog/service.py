@@ -22,7 +22,7 @@ from headgate.process.background import cancel_and_wait
 from headgate.protocol.codec import Page, follows
 from headgate.protocol.replies import BacklogReply
 from headgate.protocol.requests import DescribeBacklog
-from headgate.views.backlogs import BacklogInfo
+from headgate.views.subscriptions import BacklogInfo
 from metrics import events
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps

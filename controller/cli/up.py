@@ -31,7 +31,7 @@ from controller.local.supervised_process import outcome
 from controller.settings.load import Settings, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from controller.settings.write import client_toml, settings_toml
-from drain.socket_path import own_socket
+from drain.setting_values import own_socket
 from drain.table_mapping import read_tables
 from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.cli.terminal.option_types import FilePath, Url

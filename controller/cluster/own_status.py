@@ -8,8 +8,8 @@ from controller.leader.shard_controller import ShardController
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import estimate_drain
-from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, SubscriptionSummary
+from headgate.views.subscriptions import BacklogInfo
 from metrics.status import ShardCounts, ShardStatus
 from shard.reporting.progress import unacknowledged
 from shard.requests import topic_commands

@@ -43,8 +43,7 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from coordinator.settings import CoordinatorSettings
-from drain.socket_path import own_socket, socket_path
-from drain.spark.master import conf_problem, engine_of, is_on_this_machine
+from drain.setting_values import conf_problem, engine_of, is_on_this_machine, own_socket, socket_path
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.files.named_file import with_located_files

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.access.file import read_access_file
-from drain.spark.master import DEFAULT_MASTER
+from drain.setting_values import DEFAULT_MASTER
 from headgate.errors import ConfigError
 from headgate.files.named_file import read_secret
 from headgate.model.hashing import MAX_SHARDS

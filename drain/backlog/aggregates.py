@@ -95,7 +95,7 @@ def _type_numbers(types: Any) -> Any:
 
 
 def slots_of(offsets: Any) -> Any:
-    """Return drain.backlog.timestamp_index.index_slot of each of ``offsets``."""
+    """Return drain.backlog.merge.index_slot of each of ``offsets``."""
     bit = pc.bit_wise_and(offsets, pc.negate(offsets))
     return pc.bit_wise_and(offsets, pc.bit_wise_or(bit, pc.shift_left(bit, 1)))
 

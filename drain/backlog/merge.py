@@ -23,6 +23,7 @@ In one run, rule 2 cannot tell whether an older acknowledgement, in a segment th
 name, precedes the seek. The leader rejects such late acknowledgements.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +34,39 @@ from typing import Any
 import pyarrow as pa
 
 from drain.backlog.aggregates import AGGREGATES, COUNTED, NO_ID, POSITION, PRESENT, REMOVED, SEALED, SUBSCRIPTION_TYPES
-from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from drain.protocol import Backlog
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 from headgate.protocol.backlog import TRACKED, count_records, estimate_size_bytes, unacknowledged_offsets
+
+TimestampIndex = tuple[tuple[int, int], ...]
+"""(offset, timestamp_ms), sorted by offset, at most one per slot."""
+
+
+def index_slot(offset: int) -> int:
+    return offset & (3 * (offset & -offset))
+
+
+def build_timestamp_index(records: Iterable[tuple[int, int]]) -> TimestampIndex:
+    """Return the last of ``records`` (offset, timestamp_ms) in each slot, sorted."""
+    latest: dict[int, tuple[int, int]] = {}
+    for record in sorted(records):
+        latest[index_slot(record[0])] = record
+    return tuple(sorted(latest.values()))
+
+
+def timestamp_at(timestamp_index: TimestampIndex, offset: int) -> int | None:
+    """Return the timestamp (ms) of the record at ``offset``: exact or interpolated, None outside the index."""
+    at = bisect_left(timestamp_index, (offset,))
+    if at == len(timestamp_index):
+        return None
+    after, after_ms = timestamp_index[at]
+    if after == offset:
+        return after_ms
+    if at == 0:
+        return None
+    before, before_ms = timestamp_index[at - 1]
+    return before_ms + (after_ms - before_ms) * (offset - before) // (after - before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from drain import protocol
 from drain.checker.connection import Connection
-from drain.socket_path import socket_path
+from drain.setting_values import socket_path
 from headgate.backoff import Backoff
 from headgate.process.background import BackgroundService
 from metrics import events

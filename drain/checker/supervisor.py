@@ -19,7 +19,7 @@ from typing import Final
 
 from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
-from drain.socket_path import socket_path
+from drain.setting_values import socket_path
 from headgate.process.background import BackgroundService
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess

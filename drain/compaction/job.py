@@ -3,7 +3,7 @@
 Spark's workers verify what they read, write into a folder of the run's own, and read the objects back. The run compares
 them with the facts. Then one manifest with their checksums, created with put-if-absent, makes the
 range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
-are deleted after a delay for readers. drain.compaction.publication has the rules.
+are deleted after a delay for readers. drain.compaction.policy has the rules.
 
     headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]

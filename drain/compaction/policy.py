@@ -1,16 +1,35 @@
-"""Decide which chunks to compact next. Pure.
+"""Decides which chunks to compact, whether a finished run may publish its range, and which may be deleted. Pure.
 
-1. A range never exceeds the watermark of the published result: only counted chunks are compacted.
-2. ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
-3. Otherwise the next ``chunks`` chunks become one range of level 0.
+Which chunks:
+
+* A range never exceeds the watermark of the published result: only counted chunks are compacted.
+* ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
+* Otherwise the next ``chunks`` chunks become one range of level 0.
 
 So the number of ranges grows with the logarithm of the ledger's length.
+
+Publication. A process may be suspended between any two steps of a run, for longer than anything is kept
+(slatedb/slatedb#1822).
+
+1. **Age.** A run publishes within half of the shortest delay after which something that it relies on is deleted:
+   its chunks, the ranges that it merges, its own objects.
+2. **Chain.** A range is published only if readers then read it, and no range beyond it gets lost: it replaces whole
+   ranges of their chain, or continues the chain (`headgate.ledger.chunk_ranges.ranges_to_read`).
+3. **Objects.** Everything that its manifest names exists when it is published.
+4. **Withdrawal.** Rule 3 is checked again after the publication, because the request may have been delayed too. A
+   manifest without its objects is deleted. One with them stays, however late it is: others may rely on it.
+5. **Deletion.** A range is deleted if the chain covers it without it, the ranges of the chain that cover it have been
+   published for the delay, and all their objects were read back intact.
+6. **Orphans.** A folder is deleted if it is older than any run may be, the manifest of its range, asked for by its
+   name, does not name it, and its chunks still exist or belong to published ranges. A listing that lacks the manifest
+   proves nothing; nor does a manifest that was lost after its chunks were trimmed (nats-io/nats-server#7556).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from headgate.ledger.paths import FANOUT, ChunkRange, compacted_through
+from headgate.ledger.paths import FANOUT, ChunkRange, compacted_through, ranges_to_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +53,38 @@ def next_compaction(
             return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
     last = compacted_through([each for each, _ in covering])
     return PlannedCompaction(ChunkRange(last + 1, last + chunks), 0, ()) if last + chunks <= watermark else None
+
+
+ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
+"""Age at which a folder that no manifest names is deleted (rule 6)."""
+
+
+def max_run_age_seconds(delete_after_seconds: float) -> float:
+    """Return how long after its start a run may publish (rule 1). Chunks and replaced ranges have the same delay."""
+    return min(delete_after_seconds, ORPHAN_MAX_AGE_SECONDS) / 2
+
+
+def refusal(
+    written: ChunkRange, published: Iterable[ChunkRange], *, age_seconds: float, max_age_seconds: float
+) -> str | None:
+    """Return why the range ``written`` cannot be published; None if it can (rules 1 and 2)."""
+    if age_seconds > max_age_seconds:
+        return (
+            f"the run began {age_seconds:.0f} s ago, and must end within {max_age_seconds:g} s, because what it has "
+            "read may be deleted later: it was suspended, or compaction.delete_delay_seconds is too short"
+        )
+    others = [each for each in published if each != written]
+    chain = ranges_to_read([*others, written])
+    if written not in chain:
+        return f"the ranges that were published meanwhile reach chunk {compacted_through(chain)} without it"
+    return None
+
+
+def replaced(published: Sequence[ChunkRange]) -> list[tuple[ChunkRange, list[ChunkRange]]]:
+    """Return the ranges that readers do not need, each with those of the chain that cover its chunks (rule 5)."""
+    chain = ranges_to_read(published)
+    return [
+        (each, [wider for wider in chain if wider.first <= each.last and each.first <= wider.last])
+        for each in published
+        if each not in chain and each.last <= compacted_through(chain)
+    ]

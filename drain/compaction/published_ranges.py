@@ -1,6 +1,6 @@
 """The compacted ranges of a ledger's shards: publishing one, and deleting what others have replaced.
 
-The rules are in drain.compaction.publication. Nothing here needs Spark.
+The rules are in drain.compaction.policy. Nothing here needs Spark.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from drain.backlog.results import Result, newest_of_ledger
-from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
+from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.protocol import CountedLedger
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError

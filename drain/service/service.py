@@ -34,10 +34,9 @@ from drain.service.listener import DrainListener
 from drain.service.processor_share import share_taker
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
-from drain.socket_path import socket_path
+from drain.setting_values import engine_of, socket_path
 from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
-from drain.spark.master import engine_of
 from drain.spark.runner import SparkRunner
 from drain.spark.session import build_session
 from drain.table_mapping import read_tables

@@ -1,4 +1,4 @@
-"""Build the Spark session on the engine that the master names (drain.spark.master).
+"""Build the Spark session on the engine that the master names (drain.setting_values).
 
 On a Spark Connect server (``sc://``) only settings that a session may change are set. The
 environment is read only by drain.spark.java and to detect `spark-submit`, and nothing runs at
@@ -14,9 +14,9 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from drain.setting_values import DEFAULT_MASTER, engine_of, is_on_this_machine
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.java import find_java
-from drain.spark.master import DEFAULT_MASTER, engine_of, is_on_this_machine
 from headgate.errors import ConfigError
 from headgate.extras import install_extra
 from headgate.transport.loopback import IPV4, loopback

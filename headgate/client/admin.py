@@ -56,12 +56,10 @@ from headgate.reading.time_lookup import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
-from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo
 from headgate.views.explanations import Explanation, Plan
-from headgate.views.producers import ProducerInfo
-from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
-from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
+from headgate.views.subscriptions import BacklogInfo, ParkedKeyInfo, SeekResult, SubscriptionInfo
+from headgate.views.topics import ProducerInfo, PruneResult, TopicImportResult, TopicInfo
 
 T = TypeVar("T")
 ReplyT = TypeVar("ReplyT", bound=ReplyBody)

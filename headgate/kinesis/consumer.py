@@ -34,10 +34,8 @@ from headgate.client.processing.runner import Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
-from headgate.kinesis.aggregation import unpack
-from headgate.kinesis.position import Position
-from headgate.kinesis.shard_reader import ShardReader
-from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page, ShardGoneError
+from headgate.kinesis.position import Position, unpack
+from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page, ShardGoneError, ShardReader
 from headgate.log.event_log import get_logger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.identifiers import Offset

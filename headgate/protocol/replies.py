@@ -7,12 +7,10 @@ import msgspec
 from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy, union_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol.request_fields import LedgerId, PolicyField
-from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan
-from headgate.views.producers import ProducerInfo
-from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
-from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
+from headgate.views.subscriptions import BacklogInfo, ParkedKeyInfo, SeekResult, SubscriptionInfo
+from headgate.views.topics import ProducerInfo, PruneResult, TopicImportResult, TopicInfo
 
 BatchRefusal = Literal[
     "invalid", "forbidden", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable", "expired"

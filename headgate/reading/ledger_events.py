@@ -18,7 +18,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.reading.event_text import event_text
 from headgate.reading.time_lookup import first_chunk_at
-from headgate.views.events import EventList, LedgerEvent
+from headgate.views.cluster import EventList, LedgerEvent
 
 MAX_CHUNKS: Final = 10_000
 FOLLOW_SECONDS: Final = 1.0

@@ -23,9 +23,8 @@ from headgate.reading.read_tasks import ReadTask
 from headgate.reading.topic_position import Snapshot
 from headgate.reading.topic_reader import TopicReader
 from headgate.settings.config import load_client_config
-from headgate.spark.batch_planner import batch_end
+from headgate.spark.micro_batches import StreamPosition, batch_end
 from headgate.spark.options import BatchOptions, StreamOptions
-from headgate.spark.stream_position import StreamPosition
 from headgate.spark.topic_access import TopicAccess
 from headgate.storage.object_store import open_store
 from headgate.topic_dataset import stored_batches

@@ -21,9 +21,8 @@ from headgate.reading.selected_offsets import OffsetBounds
 from headgate.reading.time_lookup import positions_at
 from headgate.reading.topic_position import Snapshot
 from headgate.settings.config import load_client_config
-from headgate.spark.batch_planner import readable
+from headgate.spark.micro_batches import StreamPosition, readable
 from headgate.spark.options import TopicOptions
-from headgate.spark.stream_position import StreamPosition
 from headgate.sync import EventLoopThread
 from headgate.views.topics import TopicInfo
 

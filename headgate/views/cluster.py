@@ -1,4 +1,4 @@
-"""The whole cluster, as one daemon sees it: in replies, from `Admin`, and in the HTTP API.
+"""The whole cluster, as one daemon sees it, and what has changed: in replies, from `Admin`, and in the HTTP API.
 
 Times are milliseconds since 1970 by the clock of the daemon that is named beside them, rates are per second. None means
 unknown or not applicable, never 0.
@@ -11,7 +11,7 @@ import msgspec
 
 from headgate.model.entries import SubscriptionType
 from headgate.model.text import listed
-from headgate.views.backlogs import Outlook
+from headgate.views.subscriptions import Outlook
 
 MAX_DESCRIBED_DAEMONS: Final = 100
 """More daemons are only counted."""
@@ -165,3 +165,21 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
         reason = f"none can now: {lacking}" if others else "there is no other one"
         return f"it keeps its shards {listed(led)} until another daemon can take them; {reason}"
+
+
+class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    at_ms: int
+    shard: int
+    leader_epoch: int
+    chunk: int
+    event: str
+    """The type of the entry, as in docs/ledger.md."""
+    topic: str | None
+    subscription: str | None
+    text: str
+
+
+class EventList(msgspec.Struct, frozen=True, kw_only=True):
+    events: tuple[LedgerEvent, ...]
+    next: int | None
+    """All events from this time on are here: give it as ``before_ms`` to find older ones. None: there are none."""

@@ -9,7 +9,7 @@ from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerList, ProducerReply, SourcePosition
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer
-from headgate.views.producers import ProducerInfo, TopicPosition
+from headgate.views.topics import ProducerInfo, TopicPosition
 from shard.requests.handlers import (
     AfterBarrier,
     Answer,

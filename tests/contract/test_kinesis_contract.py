@@ -13,8 +13,7 @@ from botocore.exceptions import ClientError
 
 from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
-from headgate.kinesis.aggregation import hash_of
-from headgate.kinesis.position import Position, iterator_arguments
+from headgate.kinesis.position import Position, hash_of, iterator_arguments
 from headgate.kinesis.stream import (
     LISTING_ATTEMPTS,
     THREADS,

@@ -12,9 +12,9 @@ import yaml
 from controller.settings.load import load_settings
 from tests.support.documents.program_help import help_of
 from tests.support.source_folders import ROOT
+from web.api.documents import ScaleDocument
 from web.api.openapi import OPERATIONS
 from web.api.openapi import ROOT as API
-from web.api.scale import ScaleDocument
 
 VERSION = version("headgate-client")
 FOLDER = ROOT / "examples" / "kubernetes"

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from controller.settings.load import load_settings
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from monitoring.dashboard import dashboard_json

@@ -8,7 +8,7 @@ import pytest
 
 from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.service.service import main
-from drain.socket_path import SOCKET_PATH_BYTES, own_socket, socket_path
+from drain.setting_values import SOCKET_PATH_BYTES, own_socket, socket_path
 from headgate.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.views.backlogs import BacklogInfo
+from headgate.views.subscriptions import BacklogInfo
 from metrics.busiest import KEPT_FACTOR, activity, choose_busiest
 
 A, B, C = (("orders", name) for name in "abc")

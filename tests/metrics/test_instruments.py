@@ -7,8 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Role
 from metrics import events
-from metrics.families.status import TERM_END_REASONS
-from metrics.instruments import Instruments
+from metrics.instruments import TERM_END_REASONS, Instruments
 from metrics.label_values import DrainState
 from metrics.status import ShardCounts, ShardStatus
 from tests.support.samples.example_events import example_events

@@ -39,7 +39,7 @@ from tests.support.servers.http_server import HttpHarness
 from tests.support.servers.npm_packages import npm_packages
 from tests.support.servers.programs import TEST_SECONDS, get, wait_until
 from web.access import HttpAccess, Tokens
-from web.page.units import count
+from web.page.markup import count
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), needs_browser]
 

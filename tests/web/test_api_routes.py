@@ -7,8 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from headgate.views.backlogs import BacklogInfo
-from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.subscriptions import BacklogInfo, SubscriptionInfo
 from headgate.views.topics import TopicInfo
 from web.actions import ACTIONS
 from web.api.openapi import OPERATIONS, ROOT, openapi_document

@@ -16,11 +16,12 @@ from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import HOSTILE, topic_document
 from tests.support.servers.http_server import HttpHarness
 from trials.compaction import compact
-from web import own_loop, stored_records
+from web import stored_records
+from web import stored_records as own_loop
 from web.access import HttpAccess, Tokens
 from web.api.documents import RecordDocument, RecordsDocument
 from web.api.query import Query
-from web.page.records import records_page
+from web.page.asked_pages import records_page
 from web.stored_records import shown
 
 RULES = AccessRules({name: (Right(role=Role(name), topics=("t",)),) for name in ("consumer", "observer")})

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.views.events import EventList
+from headgate.views.cluster import EventList
 from web.api.documents import (
     ActionDocument,
     ClusterDocument,
@@ -20,13 +20,13 @@ from web.api.documents import (
     DeadLettersDocument,
     ErrorDocument,
     RecordsDocument,
+    ScaleDocument,
     SubscriptionDocument,
     SubscriptionPage,
     TopicDocument,
     TopicPage,
 )
 from web.api.query import PARAMETERS
-from web.api.scale import ScaleDocument
 
 ROOT: Final = "/api/v1"
 _REF: Final = "#/components/schemas/{name}"

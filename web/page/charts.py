@@ -11,9 +11,7 @@ from typing import Final
 
 from headgate.model.time_text import time_of_day
 from web.api.documents import HistorySample
-from web.page.markup import Html, element
-from web.page.tables import Column, part, table
-from web.page.units import count, duration, rate
+from web.page.markup import Column, Html, count, duration, element, part, rate, table
 
 WIDTH, HEIGHT = 300, 96
 TABLE_ROWS: Final = 40

@@ -18,8 +18,7 @@ from typing import Final
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.views.subscriptions import BucketRangeAssignment, SegmentAssignment
 from headgate.views.topics import SegmentInfo
-from web.page.markup import Html, element
-from web.page.units import count, duration, plural
+from web.page.markup import Html, count, duration, element, plural
 
 MAX_DRAWN_SEGMENTS: Final = 400
 WIDE, NARROW = 940, 356

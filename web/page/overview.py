@@ -10,11 +10,25 @@ from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage,
 from web.api.overview import Overview, ordered_topics
 from web.api.query import Query, subscription_page, topic_page
 from web.page.charts import charts
-from web.page.markup import Html, element
+from web.page.markup import (
+    UNKNOWN,
+    Column,
+    Html,
+    badge,
+    blocked_badge,
+    blocked_tile,
+    count,
+    element,
+    link,
+    part,
+    plural,
+    rate,
+    size,
+    table,
+    tiles,
+)
 from web.page.shell import Page, sources
-from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles
 from web.page.topics import subscription_table
-from web.page.units import UNKNOWN, count, plural, rate, size
 
 BUSIEST: Final = 50
 LISTED_ROWS: Final = 100

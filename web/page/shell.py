@@ -10,8 +10,7 @@ from operator import itemgetter
 from urllib.parse import quote, urlencode
 
 from headgate.model.time_text import time_of_day
-from web.page.markup import Html, element, markup
-from web.page.tables import Column, link, part, table
+from web.page.markup import Column, Html, element, link, markup, part, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

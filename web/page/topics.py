@@ -13,10 +13,26 @@ from headgate.views.topics import SegmentInfo
 from web.api.documents import SubscriptionDocument, TopicDocument
 from web.page.charts import charts
 from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, bucket_bars, drawing
-from web.page.markup import Html, element, markup
+from web.page.markup import (
+    UNKNOWN,
+    Column,
+    Html,
+    badge,
+    blocked_badge,
+    blocked_tile,
+    count,
+    duration,
+    element,
+    link,
+    markup,
+    part,
+    plural,
+    rate,
+    size,
+    table,
+    tiles,
+)
 from web.page.shell import Page, sources
-from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles
-from web.page.units import UNKNOWN, count, duration, plural, rate, size
 
 MAX_ROWS: Final = 200
 """Rows of a table of segments or consumers; the API has all of them."""

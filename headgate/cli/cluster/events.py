@@ -14,7 +14,7 @@ from headgate.model.time_text import TIME_HELP, iso_time
 
 if TYPE_CHECKING:
     from headgate import Admin
-    from headgate.views.events import LedgerEvent
+    from headgate.views.cluster import LedgerEvent
 
 
 @command(

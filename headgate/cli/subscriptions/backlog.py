@@ -25,7 +25,7 @@ from headgate.model.text import listed
 from headgate.model.time_text import duration
 from headgate.process.child_command import python_module
 from headgate.protocol.backlog import estimate_drain, records_text
-from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo
+from headgate.views.subscriptions import BacklogInfo, Outlook, SegmentBacklogInfo
 
 if TYPE_CHECKING:
     from headgate import Admin

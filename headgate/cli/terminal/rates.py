@@ -3,7 +3,7 @@
 from typing import Final
 
 from headgate.model.time_text import duration
-from headgate.views.backlogs import Outlook
+from headgate.views.subscriptions import Outlook
 
 UNKNOWN: Final = "?"
 NONE: Final = "-"

@@ -10,7 +10,7 @@ from click.testing import Result
 
 from controller.cli.up import READINESS_POLL_INTERVAL_SECONDS
 from controller.settings.load import load_settings
-from drain.socket_path import socket_path
+from drain.setting_values import socket_path
 from headgate.errors import HeadgateError
 from headgate.ledger.paths import chunk_folder
 from metrics.health import ComponentInfo, ComponentState, Health

@@ -13,7 +13,7 @@ from drain.protocol import Backlog, BacklogResponse
 from headgate.protocol import requests
 from headgate.protocol.announcements import Presence
 from headgate.protocol.replies import Registered, TopicImportReply
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.status import ShardCounts
 from tests.support.samples.backlogs import backlog
 from tests.support.worlds.one_shard import OneShard

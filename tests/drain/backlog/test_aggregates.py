@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from drain.backlog.aggregates import FACTS, UnknownTypeError, aggregate, contributions, slots_of
-from drain.backlog.merge import MergedRow, StateRow, merge_rows, merged_rows
-from drain.backlog.timestamp_index import index_slot
+from drain.backlog.merge import MergedRow, StateRow, index_slot, merge_rows, merged_rows
 
 
 def fact(kind, **columns):

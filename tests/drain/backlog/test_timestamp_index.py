@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.timestamp_index import build_timestamp_index, timestamp_at
+from drain.backlog.merge import build_timestamp_index, timestamp_at
 
 
 def index_of(records, ms=lambda offset: 10 * offset):

@@ -13,7 +13,7 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.compaction.object_writer import RECORD_COLUMNS
-from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
+from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError

@@ -6,7 +6,7 @@ import pytest
 
 from controller.backup.check import check_shard
 from controller.chunk_writer.builder import ChunkBuilder
-from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
+from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError

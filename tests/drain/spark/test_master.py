@@ -2,7 +2,7 @@
 
 import pytest
 
-from drain.spark.master import conf_pair, conf_problem, engine_of, is_on_this_machine
+from drain.setting_values import conf_pair, conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError
 
 

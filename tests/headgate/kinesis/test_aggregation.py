@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.kinesis.aggregation import MAGIC, Packed, hash_of, unpack
+from headgate.kinesis.position import MAGIC, Packed, hash_of, unpack
 
 WHOLE = (0, 2**128 - 1)
 MIDDLE = 2**127

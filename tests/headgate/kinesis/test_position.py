@@ -5,10 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from headgate.errors import HeadgateError
-from headgate.kinesis.aggregation import Packed
-from headgate.kinesis.position import Position, iterator_arguments
-from headgate.kinesis.shard_reader import pause_seconds
-from headgate.kinesis.stream import Page
+from headgate.kinesis.position import Packed, Position, iterator_arguments
+from headgate.kinesis.stream import Page, pause_seconds
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 PACKED = [Packed(number, "k", b"") for number in (0, 2, 3)]

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import ConfigError
-from headgate.lakehouse.json_fields import FieldReader
-from headgate.lakehouse.table_rows import TableRows
+from headgate.lakehouse.table_rows import FieldReader, TableRows
 from headgate.ledger.parquet_columns import END_OF_TIME_MS
 from headgate.reading.stored_rows import SCHEMA
 

@@ -14,7 +14,7 @@ from headgate.protocol.backlog import (
     records_text,
     unacknowledged_offsets,
 )
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from tests.support.samples.backlogs import backlog
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)

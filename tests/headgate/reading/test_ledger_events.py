@@ -10,7 +10,7 @@ from headgate.model import entries as e
 from headgate.reading import event_text, ledger_events
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.storage.object_store import Store, open_store
-from headgate.views.events import EventList
+from headgate.views.cluster import EventList
 from tests.recorded.recording import ARCHIVE, FOLDER, load, unpack
 from tests.support.fakes.object_store import FakeStore
 

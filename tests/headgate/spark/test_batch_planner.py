@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from headgate.errors import PositionOutOfRangeError
 from headgate.model.layout import Layout, SegmentState
 from headgate.reading.topic_position import continued, unfinished
-from headgate.spark.batch_planner import batch_end, is_complete, readable
-from headgate.spark.stream_position import StreamPosition
+from headgate.spark.micro_batches import StreamPosition, batch_end, is_complete, readable
 from headgate.views.topics import SegmentInfo, TopicInfo
 
 STEPS = st.lists(

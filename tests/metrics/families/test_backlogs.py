@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from tests.support.samples import backlogs

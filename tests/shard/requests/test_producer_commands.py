@@ -21,7 +21,7 @@ from headgate.protocol.requests import (
     ProduceBatch,
     Record,
 )
-from headgate.views.producers import ProducerInfo, TopicPosition
+from headgate.views.topics import ProducerInfo, TopicPosition
 from shard.access.rules import OPEN
 from shard.requests import producer_commands
 from shard.requests.handlers import AfterBarrier, Decision

@@ -20,7 +20,8 @@ from headgate.protocol.request_fields import (
     SubscriptionRequest,
     TopicRequest,
 )
-from headgate.views import cluster, explanations, producers, subscriptions, topics
+from headgate.views import cluster, explanations, subscriptions, topics
+from headgate.views import topics as producers
 
 BASES = (RequestBody, ReplyBody, Push)
 PYTHON_PATTERN = typing.get_args(Name)[1].pattern

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.client.source_listing import KINESIS_HASH_BITS, ExternalLayout
 from headgate.errors import HeadgateError
-from headgate.kinesis.aggregation import hash_of
+from headgate.kinesis.position import hash_of
 from headgate.kinesis.stream import IteratorExpiredError, KinesisUnavailableError, Page, ShardGoneError
 from headgate.protocol.requests import SegmentImport
 

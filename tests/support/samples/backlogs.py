@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.protocol.backlog import summarize_backlog
-from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+from headgate.views.subscriptions import BacklogInfo, SegmentBacklogInfo
 
 
 def backlog(segments: Sequence[SegmentBacklogInfo], **fields: Any) -> BacklogInfo:

@@ -2,14 +2,15 @@
 
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import SegmentState
-from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
 from headgate.views.cluster import ComponentInfo, ComponentState, SubscriptionSummary
 from headgate.views.explanations import BlockingSegment, Explanation, SegmentReasons
 from headgate.views.subscriptions import (
+    BacklogInfo,
     BucketRangeAssignment,
     ConsumerInfo,
     HeldBucketRange,
     SegmentAssignment,
+    SegmentBacklogInfo,
     SubscriptionInfo,
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo

@@ -2,7 +2,7 @@
 
 from headgate.views.subscriptions import SegmentAssignment
 from tests.support.samples.status_documents import subscription_document
-from web.api.scale import scale_of
+from web.api.documents import scale_of
 
 
 def test_open_segments_count_and_those_without_a_backlog_are_not_busy() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from web.page import units
+from web.page import markup as units
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from headgate import ExternalSource, TopicInfo
 from headgate.cli.main import main
 from headgate.settings.config import ClientConfig
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from tests.support.samples.backlogs import backlog
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.cli.subscriptions.backlog import NOTES, counted_lines, segment_row, subscription_row
-from headgate.views.backlogs import SegmentBacklogInfo
+from headgate.views.subscriptions import SegmentBacklogInfo
 from tests.support.samples import backlogs
 
 NOW = 1_000_000

@@ -1,10 +1,13 @@
-"""Which engine a Spark master names, and which Spark settings operators may set. Pure, no Spark.
+"""What settings of the Spark process mean: its engine, settings of Spark, and its socket. Pure, no Spark.
 
 ``local[*]`` counts in the Spark process; ``spark://``, ``yarn``, ``k8s://`` on a cluster's
-executors; ``sc://`` on a Spark Connect server.
+executors; ``sc://`` on a Spark Connect server. A daemon asks the process through a Unix socket.
 """
 
+import hashlib
 import re
+import tempfile
+from pathlib import Path
 from typing import Final, Literal
 
 from headgate.errors import ConfigError
@@ -62,3 +65,29 @@ def conf_pair(text: str) -> tuple[str, str]:
 def is_on_this_machine(master: str) -> bool:
     """Return whether the engine runs on this machine, judging by its name, and so sees this machine's files."""
     return engine_of(master) == "local" or _LOOPBACK.fullmatch(master) is not None
+
+
+SOCKET_PATH_BYTES: Final = 107
+
+
+def socket_path(text: str) -> Path:
+    """Return the path of a socket; raises ConfigError if it cannot be one."""
+    if text == "/" or not text.startswith("/"):
+        raise ConfigError(f"{text!r} is no absolute path of a Unix socket; write for example /run/headgate/drain.sock")
+    if (length := len(text.encode())) > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"the path has {length} bytes, but the path of a socket may have {SOCKET_PATH_BYTES}; use a shorter path"
+        )
+    return Path(text)
+
+
+def own_socket(folder: Path, *owner: str) -> Path:
+    """Return the path of a socket that no other ``owner`` has, in ``folder`` unless its path is too long.
+
+    ``owner``: what identifies the daemon.
+    """
+    digest = hashlib.sha256("\0".join((str(folder), *owner)).encode()).hexdigest()[:12]
+    path = folder / f"drain-{digest}.sock"
+    if len(str(path).encode()) <= SOCKET_PATH_BYTES:
+        return path
+    return Path(tempfile.gettempdir(), f"headgate-{digest}", "drain.sock")

@@ -1,1 +1,0 @@
-"""The metrics that no event declares: several events update them, or a status."""
