@@ -17,9 +17,8 @@ from drain.setting_values import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.chunks import MustRestartError
 from drain.spark.session import build_session, submitted_session
 from headgate.errors import ConfigError, StoreError
-from headgate.log.error_line import error_line
 from headgate.settings.arguments import require_seconds
-from headgate.settings.command_parser import EXIT_WRONG_USAGE
+from headgate.settings.command_parser import EXIT_WRONG_USAGE, error_line
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark after SIGTERM. Then the process exits, and the JVM with it."""

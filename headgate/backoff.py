@@ -1,17 +1,18 @@
-"""Exponential backoff with jitter. Pure: randomness is passed in, so that a simulation repeats.
-
-Jitter prevents clients that lost the same leader from retrying at the same moment.
-"""
+"""Pauses between attempts, and when a child process is started again. Pure: randomness is passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """Pauses whose bound doubles from ``first_seconds`` to ``longest_seconds``."""
+    """Pauses whose bound doubles from ``first_seconds`` to ``longest_seconds``.
+
+    Jitter prevents clients that lost the same leader from retrying at the same moment.
+    """
 
     first_seconds: float
     longest_seconds: float
@@ -56,3 +57,66 @@ class BackoffSchedule:
 
     def reset(self) -> None:
         self._failures = 0
+
+
+START_TIMEOUT_SECONDS: Final = 120.0
+"""A start takes 8 s on an idle machine, and writes several lines in that time."""
+MAX_START_TIMEOUT_SECONDS: Final = 3600.0
+"""The limit doubles up to this, or to the setting if that is larger."""
+MAX_EXTENSION: Final = 10
+"""Signs of life extend a start up to this many times its limit."""
+RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    in_a_row: int = 0
+    slow_starts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """How long a start of a child process may take, and when the next one follows. Times are seconds by one clock.
+
+    1. A start may take long on a busy machine, so each sign of life (a line in its log, a second of processor
+       time) extends its limit. Ten times the limit end a process that is never ready.
+    2. A start that was too slow doubles the limit of the next one: some start will be slow enough.
+    3. Each failure lengthens the pause before the next start. Starting never ends.
+    4. A process that was ready for `stable_seconds` has recovered: both begin again. Time before it was
+       ready does not count.
+    """
+
+    start_timeout_seconds: float = START_TIMEOUT_SECONDS
+    """Longest time without a sign of life, for the first start."""
+    pauses: Backoff = RESTART_BACKOFF
+    stable_seconds: float = 60.0
+
+    def start_timeout(self, failures: Failures) -> float:
+        """Return how long a start after ``failures`` may take without a sign of life (rule 2)."""
+        return self._start_timeouts.bound_seconds(failures.slow_starts)
+
+    def start_deadline(self, failures: Failures, started_at: float, last_sign_at: float) -> float:
+        """Return when a start that is not ready has failed (rule 1)."""
+        timeout = self.start_timeout(failures)
+        return min(last_sign_at + timeout, started_at + MAX_EXTENSION * timeout)
+
+    def count_failure(
+        self, failures: Failures, *, ready_seconds: float | None = None, too_slow: bool = False
+    ) -> Failures:
+        """Return the failures after one more (rules 2 and 4).
+
+        ``ready_seconds``: how long the process was ready; None: it never was. ``too_slow``: its start
+        exceeded the limit.
+        """
+        if ready_seconds is not None and ready_seconds >= self.stable_seconds:
+            return Failures(in_a_row=1)
+        return Failures(failures.in_a_row + 1, failures.slow_starts + too_slow)
+
+    def pause_seconds(self, failures: Failures, draw: float) -> float:
+        """Return the pause after ``failures``, at least one (rule 3); ``draw`` is a random number from 0 to 1."""
+        return self.pauses.seconds(failures.in_a_row - 1, draw)
+
+    @cached_property
+    def _start_timeouts(self) -> Backoff:
+        longest = max(self.start_timeout_seconds, MAX_START_TIMEOUT_SECONDS)
+        return Backoff(first_seconds=self.start_timeout_seconds, longest_seconds=longest, jitter=0.0)

@@ -36,8 +36,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, 
 from headgate.client import admin, consumer, producer
 from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.processing.calls import calling_tasks, refuse_own_caller
-from headgate.client.processing.stop_signal import stopped_by_sigterm
+from headgate.client.processing.calls import calling_tasks, refuse_own_caller, stopped_by_sigterm
 from headgate.errors import HeadgateError
 from headgate.model.identifiers import SegmentId
 from headgate.settings.arguments import require_seconds

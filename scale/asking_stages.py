@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.errors import HeadgateError
-from headgate.process.child_command import python_module
-from headgate.process.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess, python_module
 from scale.sizes import SUBSCRIPTION, topic_name
 from scale.trial import Trial
 

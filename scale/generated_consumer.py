@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.client.consumer import Consumer
-from headgate.client.consuming.held_segment import HeldSegment
 from headgate.client.consuming.record_feed import RecordFeed
+from headgate.client.consuming.record_queue import HeldSegment
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol.replies import Grant
 

@@ -32,8 +32,7 @@ from headgate.errors import HeadgateError
 from headgate.files.tls import client_context
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.entries import TermStarted
-from headgate.process.child_command import python_module
-from headgate.process.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess, python_module
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
 from headgate.transport.loopback import host_port

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
 from headgate.errors import HeadgateError
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.process.parent_death_signal import with_parent_death_signal
 from trials.cluster import last_line
 

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.harness.performance_page import Machine, Result, Results, page, readme
 from headgate.errors import HeadgateError
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 
 LONGEST_SECONDS = 1800
 """A benchmark that takes longer is ended."""

@@ -9,8 +9,7 @@ from chaos.cluster import ORDERS, READERS, SHARDS
 from chaos.faults.fault import ALL_TOPICS, Fault
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
-from headgate.process.child_command import python_module
-from headgate.process.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess, python_module
 from trials.cluster import last_line
 
 KILLS = 10

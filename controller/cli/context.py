@@ -18,8 +18,7 @@ from headgate.cli.context import CommandContext
 from headgate.cli.terminal.running import until_signalled
 from headgate.errors import ConfigError
 from headgate.log.lossy_output import lossy_standard_output
-from headgate.process.child_command import python_module
-from headgate.process.child_process import ChildProcess
+from headgate.process.child_process import ChildProcess, python_module
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon

@@ -26,12 +26,11 @@ from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.mqtt_topics import cluster_topic, daemon_client_id
 from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
-from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
-from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.label_values import BrokerConnectionKind
 

@@ -20,7 +20,7 @@ from drain import protocol
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
-from headgate.process.restart_policy import RestartPolicy
+from headgate.backoff import RestartPolicy
 from headgate.storage.object_store import open_store
 from metrics import events
 from metrics.label_values import DrainState

@@ -13,10 +13,9 @@ from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, Dra
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import ShardMap
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport
-from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from web.api.overview import Overview
 

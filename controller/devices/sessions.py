@@ -23,8 +23,7 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext, OpenSession
 from controller.devices.topic_session import Goal, TopicSession
 from headgate.protocol.mqtt_topics import device_sentinel_topic, device_session_id, publish_filters
-from headgate.transport.mqtt_packets import ArrivedMessage
-from headgate.transport.reading_window import ReadingWindow
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from metrics import events
 from metrics.label_values import DeviceSessionState
 from shard.state.shard_state import ShardState

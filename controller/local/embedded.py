@@ -29,7 +29,7 @@ from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from drain.spark.java import find_java
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.transport.loopback import host_port
 
 if TYPE_CHECKING:

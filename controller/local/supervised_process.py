@@ -1,6 +1,6 @@
 """Keep one server running as a child process: start it, wait until it is ready, restart it when it dies.
 
-A server that dies is started again with growing pauses (headgate.process.restart_policy), and that is logged. An error
+A server that dies is started again with growing pauses (headgate.backoff), and that is logged. An error
 about a server that did not start quotes the end of its log. The caller supplies the command and the readiness check.
 """
 
@@ -14,11 +14,10 @@ from typing import Final, Self
 
 import structlog
 
-from headgate.backoff import Backoff
+from headgate.backoff import Backoff, Failures, RestartPolicy
 from headgate.errors import HeadgateError
 from headgate.process.background import cancel_and_wait
 from headgate.process.child_process import ChildProcess
-from headgate.process.restart_policy import Failures, RestartPolicy
 
 PROBE_INTERVAL_SECONDS: Final = 0.05
 """Pause between two readiness checks."""

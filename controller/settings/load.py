@@ -50,8 +50,8 @@ from headgate.files.named_file import with_located_files
 from headgate.protocol.request_fields import require_name
 from headgate.settings.arguments import is_port
 from headgate.settings.setting_errors import convert_document, explain
+from headgate.transport.connection_options import FILES, is_loopback, password_warning, tls_option_problem
 from headgate.transport.loopback import host_port
-from headgate.transport.tls_options import FILES, is_loopback, password_warning, tls_option_problem
 
 HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file", "peer_ca_file")
 

@@ -17,8 +17,8 @@ from headgate.model.hashing import MAX_SHARDS
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.transport.connection_options import TlsFiles, TlsOptions
 from headgate.transport.loopback import host_port, loopback
-from headgate.transport.tls_options import TlsFiles, TlsOptions
 from shard.access.rules import OPEN, AccessRules
 
 Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]

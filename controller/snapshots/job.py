@@ -22,7 +22,7 @@ from headgate.ledger.feature_level import read_level
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
-from headgate.process.priority import give_way
+from headgate.process.resources import give_way
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import create_own, open_store
 from shard.state.shard_state import ShardState

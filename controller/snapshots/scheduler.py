@@ -14,7 +14,7 @@ import structlog
 
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.storage.object_store import Store
 from metrics import events
 

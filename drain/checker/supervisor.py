@@ -1,6 +1,6 @@
 """Supervise the Spark process: start it, ping it, restart it, stop it.
 
-headgate.process.restart_policy decides how long a start may take and when the next one follows. Here a sign of life
+headgate.backoff decides how long a start may take and when the next one follows. Here a sign of life
 is a longer log, or processor time: on a busy machine a start is slow and silent. The process and its JVM share a
 process group, and the kernel kills them when the daemon ends. A ping without a reply in time counts as a crash, unless
 the process waits for a processor. Only the process that was started here is believed, by its process id. The state for
@@ -20,11 +20,10 @@ from typing import Final
 from drain.checker.connection import Connection
 from drain.protocol import DrainCheckError, Ping, Pong
 from drain.setting_values import socket_path
+from headgate.backoff import MAX_EXTENSION, Failures, RestartPolicy
 from headgate.process.background import BackgroundService
-from headgate.process.child_command import python_module
-from headgate.process.child_process import ChildProcess
-from headgate.process.processor_time import processor_seconds, wants_processor
-from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
+from headgate.process.child_process import ChildProcess, python_module
+from headgate.process.resources import processor_seconds, wants_processor
 from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from headgate.process.priority import all_but_one, run_on, share_session
+from headgate.process.resources import all_but_one, run_on, share_session
 
 NICENESS: Final = 5
 """Clients wait for the daemon, which has three times the share of a busy processor. A child waits for a drain check,

@@ -8,7 +8,7 @@ from typing import NoReturn
 from drain.service.processor_share import NICENESS
 from drain.spark_extra import needs_spark
 from headgate.errors import HeadgateError
-from headgate.process.priority import give_way
+from headgate.process.resources import give_way
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -25,8 +25,8 @@ from headgate.cli.exit_codes import ExitCode, InterruptedBySignalError, machine_
 from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError
-from headgate.log.error_line import asks_for_json, error_line
-from headgate.process.allocator import keep_freed_memory
+from headgate.process.resources import keep_freed_memory
+from headgate.settings.command_parser import asks_for_json, error_line
 
 _EXIT_SIGNAL_BASE = 128
 

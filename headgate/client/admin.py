@@ -14,11 +14,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from headgate.client.client_lease import ClientLease
-from headgate.client.cluster_query import describe_cluster
+from headgate.client.cluster_query import describe_cluster, explained
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.reply_dispatch import body_of
+from headgate.client.request_attempts import body_of
 from headgate.client.source_listing import ExternalLayout
-from headgate.client.unknown_names import explained
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy

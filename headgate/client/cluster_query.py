@@ -1,23 +1,30 @@
-"""Asks the daemons of a cluster until one describes the whole cluster.
-
-Every leader can answer, whatever its shard, so one daemon that leads anything is asked. While it does not reply,
-another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must not hide what the others know.
-"""
+"""Ask all daemons or shards: until one describes the whole cluster, and which name was probably meant."""
 
 import asyncio
-from typing import Final
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from headgate.client.connection import Client
-from headgate.client.reply_dispatch import body_of
-from headgate.errors import NoLeaderError, ProtocolError
+from headgate.client.request_attempts import body_of
+from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.model.text import listed
 from headgate.process.background import cancel_and_wait, end_tasks
 from headgate.protocol.announcements import LeaderAnnouncement
 from headgate.protocol.replies import ClusterReply, Reply
-from headgate.protocol.requests import DescribeCluster
+from headgate.protocol.requests import (
+    AnyRequestBody,
+    CreateSubscription,
+    CreateTopic,
+    DescribeCluster,
+    ImportTopic,
+    RegisterConsumer,
+)
 from headgate.views.cluster import ClusterInfo
+from headgate.views.subscriptions import SubscriptionInfo
+from headgate.views.topics import TopicInfo
 
 NEXT_DAEMON_SECONDS: Final = 0.75
 """A daemon answers within milliseconds, or within two seconds if it has to wait for another one."""
@@ -25,6 +32,9 @@ NEXT_DAEMON_SECONDS: Final = 0.75
 
 async def describe_cluster(client: Client, shards: int, timeout_seconds: float, *, blocked: bool) -> ClusterInfo:
     """Return the cluster; with ``blocked`` only the subscriptions that have blocked segments.
+
+    Every leader can answer, whatever its shard, so one daemon that leads anything is asked. While it does not reply,
+    another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must not hide what the others know.
 
     Raises NoLeaderError: no leader answered in time. The text says which shards have none.
     """
@@ -110,3 +120,55 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
         f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {advice} (headgate doctor "
         "--daemon-config FILE, on the machine of a daemon, names those that ZooKeeper knows)"
     )
+
+
+class Lists(Protocol):
+    """What exists, as an `Admin` can ask."""
+
+    async def list_topics(self) -> Sequence[TopicInfo]: ...
+    async def list_subscriptions(self, topic: str) -> Sequence[SubscriptionInfo]: ...
+
+
+def unknown_topic(topic: str, existing: Iterable[str]) -> str:
+    """Return that ``topic`` does not exist, and which of the ``existing`` ones may be meant."""
+    hint = (
+        _hint(topic, existing)
+        or f"create it first: headgate topic create {topic}, or topic import if another system stores it"
+    )
+    return f"topic {topic!r} does not exist; {hint}"
+
+
+def unknown_subscription(topic: str, subscription: str, existing: Iterable[str]) -> str:
+    """Return that ``topic`` has no such subscription, and which of the ``existing`` ones may be meant."""
+    hint = _hint(subscription, existing) or "it has none: a consumer creates its own"
+    return f"topic {topic!r} has no subscription {subscription!r}; {hint}"
+
+
+async def explained(lists: Lists, request: AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
+    """Return a better error than ``error`` if it was caused by a name in ``request``, otherwise ``error``.
+
+    A topic's name selects its shard, so only the lists of all shards have the near names: the leader that refuses a
+    request names none. A user who may not list what exists gets the leader's words.
+    """
+    topic, subscription = getattr(request, "topic", None), getattr(request, "subscription", None)
+    if error.verdict != "invalid" or topic is None or isinstance(request, CreateTopic | ImportTopic):
+        return error
+    try:
+        topics = [each.topic for each in await lists.list_topics()]
+        if topic not in topics:
+            return RequestRejectedError(error.verdict, unknown_topic(topic, topics))
+        if subscription is None or isinstance(request, CreateSubscription | RegisterConsumer):
+            return error
+        subscriptions = [each.subscription for each in await lists.list_subscriptions(topic)]
+    except HeadgateError:  # The user may not list them, or a shard has no leader.
+        return error
+    if subscription in subscriptions:
+        return error
+    return RequestRejectedError(error.verdict, unknown_subscription(topic, subscription, subscriptions))
+
+
+def _hint(name: str, existing: Iterable[str]) -> str:
+    names = sorted(existing)
+    if near := get_close_matches(name, names):
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"there are: {listed(names)}" if names else ""

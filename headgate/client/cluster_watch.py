@@ -1,24 +1,63 @@
-"""Wait until the broker accepts a connection and a daemon has described the cluster, and say what is missing.
-
-A refusal by the broker counts until the first connection. Later refusals are an outage: an operator changes a
-password.
-"""
+"""What a client learns of its cluster: its description, who leads each shard, and which shard has a topic."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Final, Generic, TypeVar
 
-from headgate.client.handlers import Handlers
-from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnavailableError, TransportError
+from headgate.backoff import Backoff, BackoffSchedule
+from headgate.client.decisions.leader_belief import LeaderBelief, Question
+from headgate.client.request_attempts import body_of
+from headgate.errors import (
+    LedgerError,
+    NoLeaderError,
+    ProtocolError,
+    RequestRejectedError,
+    StoreUnavailableError,
+    TransportError,
+)
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import ShardMap
-from headgate.protocol.announcements import ClusterDescription
+from headgate.process.background import end_tasks
+from headgate.protocol.announcements import ClusterDescription, LeaderAnnouncement
+from headgate.protocol.replies import LeaderReply, Rejected, Reply, TopicPlace
 from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import AnyRequestBody, DescribeLeader, FindTopic
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
+
+HandlerT = TypeVar("HandlerT")
+
+
+class Handlers(Generic[HandlerT]):
+    """Handlers of one event. Adding and removing one costs the same however many there are.
+
+    One that is removed while they are called may still be called this time; one that is added then is not.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._handlers: dict[int, HandlerT] = {}
+
+    def add(self, handler: HandlerT) -> Callable[[], None]:
+        """Add ``handler``; return a function that removes it, and does nothing when called again."""
+        number = next(self._numbers)
+        self._handlers[number] = handler
+
+        def remove() -> None:
+            self._handlers.pop(number, None)
+
+        return remove
+
+    def __iter__(self) -> Iterator[HandlerT]:
+        return iter(list(self._handlers.values()))
+
 
 STORE_RETRY_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10.0
@@ -29,6 +68,12 @@ log = get_logger(__name__)
 
 
 class ClusterWatch:
+    """Waits until the broker accepts a connection and a daemon has described the cluster, and says what is missing.
+
+    A refusal by the broker counts until the first connection. Later refusals are an outage: an operator changes a
+    password.
+    """
+
     def __init__(self, transport: Transport, cluster: str, config: ClientConfig | None) -> None:
         """``config`` says how long the first connection may take; None: as long as the caller waits."""
         self._transport = transport
@@ -193,3 +238,207 @@ class ClusterWatch:
 
     def _unreachable(self, waited_seconds: float) -> NoLeaderError:
         return NoLeaderError(f"{self.outage()} (waited {waited_seconds:g} s); is it running, and is that its address?")
+
+
+MAX_QUESTIONS: Final = 16
+"""Earlier questions that may still be answered."""
+
+LeaderHandler = Callable[[LeaderAnnouncement], None]
+SendQuestion = Callable[[DescribeLeader, Callable[[Reply], None]], int]
+"""Send the body to the shard's leaders; each reply goes to the handler. Returns the request id."""
+
+
+class LeaderWatch:
+    """Asks who leads one shard, and tells those who want to know.
+
+    headgate.client.decisions.leader_belief decides when to ask and what to believe. Questions go the
+    way of requests. Answers arrive on the client's own topic, to which only daemons may publish.
+    """
+
+    def __init__(
+        self, shard: int, *, send: SendQuestion, forget: Callable[[int], None], jitter: Callable[[], float]
+    ) -> None:
+        """``forget`` gets the ids of requests whose replies are no longer expected."""
+        self.handlers: Handlers[LeaderHandler] = Handlers()
+        """Called when the leader changes, and when it announces itself again."""
+        self._shard = shard
+        self._send = send
+        self._forget = forget
+        self._jitter = jitter
+        self._belief = LeaderBelief()
+        self._questions: deque[int] = deque()
+        self._connected = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.heard_of_leader = False
+        self.said = ""
+        """Why a leader refused to say whether it leads: a quota holds its replies back. Empty: it did not."""
+        self.watched = False
+        """Whether the announcements on the topic of this shard are subscribed."""
+
+    @property
+    def leader(self) -> LeaderAnnouncement | None:
+        return self._belief.leader
+
+    def announced(self, announcement: LeaderAnnouncement) -> None:
+        """Consider an announcement on the topic of this shard; one for another shard is not ours."""
+        if announcement.shard != self._shard:
+            return
+        self.heard_of_leader = True
+        if self._belief.announced(announcement, asyncio.get_running_loop().time()):
+            self._notify(announcement)
+        self._set_timer()
+
+    def prompt(self, heard_epoch: int = 0) -> None:
+        self._belief.prompt(asyncio.get_running_loop().time(), heard_epoch)
+        self._set_timer()
+
+    def connection_changed(self, connected: bool) -> None:
+        """Ask again what was asked during the outage."""
+        self._connected = connected
+        if connected and self._belief.ask_at is not None:
+            self._ask()
+        else:
+            self._set_timer()
+
+    def close(self) -> None:
+        self._connected = False
+        self._set_timer()
+
+    def _ask(self) -> None:
+        question = self._belief.ask(asyncio.get_running_loop().time(), self._jitter())
+        body = DescribeLeader(heard_epoch=question.heard_epoch)
+        self._questions.append(self._send(body, partial(self._on_reply, question)))
+        if len(self._questions) > MAX_QUESTIONS:
+            self._forget(self._questions.popleft())
+        self._set_timer()
+
+    def _on_reply(self, question: Question, reply: Reply) -> None:
+        match reply.body:
+            case LeaderReply(instance=instance, window=window):
+                epoch, ledger_id = reply.leader_epoch, reply.ledger_id
+                leader = LeaderAnnouncement(
+                    shard=self._shard, leader_epoch=epoch, instance=instance, window=window, ledger_id=ledger_id
+                )
+                if self._belief.answered(question, leader):
+                    self._notify(leader)
+                self._set_timer()
+                self.said = ""
+            case Rejected(reason=reason):
+                self.said = reason
+
+    def _notify(self, leader: LeaderAnnouncement) -> None:
+        for handler in self.handlers:
+            handler(leader)
+
+    def _set_timer(self) -> None:
+        ask_at = self._belief.ask_at if self._connected else None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if ask_at is None:
+            return
+        loop = asyncio.get_running_loop()
+        if ask_at <= loop.time():
+            self._ask()
+        else:
+            self._timer = loop.call_at(ask_at, self._ask)
+
+
+T = TypeVar("T")
+AskLeader = Callable[[int, AnyRequestBody, float], Awaitable[Reply]]
+
+RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.2)
+
+
+class TopicPlaces:
+    """Finds the shard of a topic. In a cluster that has grown, leaders say which of its places has it.
+
+    1. If the places (`headgate.model.hashing`) are one shard, there is nothing to ask. Otherwise all are asked at once.
+    2. What is remembered is a hint. A leader whose shard does not have the topic refuses a request for it, and then the
+       place is forgotten and looked for again: the topic may have been deleted, and created elsewhere.
+    3. Before a topic is created, every other place has to say that it does not have it, by the list that the creation
+       names: `shard.requests.topic_shard` says why that remains so. A leader that knows a shorter list is asked again.
+    """
+
+    def __init__(self, watch: ClusterWatch, request: AskLeader, draw: Callable[[], float]) -> None:
+        """``request`` is `Client.request`; ``draw`` returns a random number below 1."""
+        self._watch = watch
+        self._request = request
+        self._draw = draw
+        self._found: dict[tuple[bytes, str], int] = {}
+        """(ledger, topic) → its shard."""
+
+    async def shard_of(self, topic: str, timeout_seconds: float) -> int:
+        """Return the shard that has ``topic``, or the one to create it on. Raises like `Client.request`."""
+        await self._watch.description(timeout_seconds)
+        if (found := self._found.get((self._watch.ledger, topic))) is not None:
+            return found
+        return (await self.find(topic, timeout_seconds, proof=False))[0]
+
+    async def find(self, topic: str, timeout_seconds: float, *, proof: bool = True) -> tuple[int, list[int]]:
+        """Return the shard that has ``topic`` or, if none has, the one on which to create it; and the list for that.
+
+        With ``proof`` no other shard will ever have it, by this list of numbers. Raises like `Client.request`.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        await self._watch.description(timeout_seconds)
+        several = len(self._watch.shards.candidates(topic)) > 1
+        found = await self._look(topic, deadline, proof=proof) if several else None
+        shards = self._watch.shards
+        return shards.candidates(topic)[0] if found is None else found, list(shards.counts)
+
+    async def at(self, topic: str, ask: Callable[[int], Awaitable[T]], timeout_seconds: float) -> T:
+        """Return what ``ask`` returns for the shard of ``topic``. After a refusal there, where it is by now."""
+        while True:
+            shard = await self.shard_of(topic, timeout_seconds)
+            try:
+                return await ask(shard)
+            except RequestRejectedError as error:
+                if error.verdict != "invalid" or not self.forget(topic):
+                    raise
+                if await self.shard_of(topic, timeout_seconds) == shard:
+                    raise
+
+    def forget(self, topic: str) -> bool:
+        """Forget where ``topic`` is, because the leader there does not have it. False: it can be nowhere else."""
+        self._found.pop((self._watch.ledger, topic), None)
+        return len(self._watch.shards.candidates(topic)) > 1
+
+    async def _look(self, topic: str, deadline: float, *, proof: bool) -> int | None:
+        """Ask until a place says that it has ``topic``, or all say that they do not; with ``proof``: and never will."""
+        loop, pauses = asyncio.get_running_loop(), BackoffSchedule(RETRY_BACKOFF, self._draw)
+        self.forget(topic)
+        while True:
+            ledger_id, shards = self._watch.ledger, self._watch.shards
+            answers = await self._ask(topic, shards.candidates(topic), deadline - loop.time())
+            if isinstance(answers, int):
+                self._found[ledger_id, topic] = answers
+                return answers
+            if self._watch.shards != shards:
+                continue  # A leader knew more shards.
+            if not proof or all(tuple(each.shards) == shards.counts for each in answers):
+                return None
+            pause = pauses.next_seconds()
+            if loop.time() + pause >= deadline:
+                raise NoLeaderError(f"topic {topic!r}: a shard has yet to store that the cluster has {shards.shards}")
+            await asyncio.sleep(pause)
+
+    async def _ask(self, topic: str, places: Sequence[int], timeout_seconds: float) -> int | list[TopicPlace]:
+        """Return the place that says that it has ``topic``, or what all say."""
+
+        async def ask(shard: int) -> tuple[int, TopicPlace]:
+            reply = await self._request(shard, FindTopic(topic=topic), timeout_seconds)
+            place = body_of(reply, TopicPlace, f"the leader of shard {shard}")
+            self._watch.learn(place.shards)
+            return shard, place
+
+        asked = [asyncio.create_task(ask(shard)) for shard in places]
+        try:
+            for done in asyncio.as_completed(asked):
+                with suppress(NoLeaderError):  # Another place may have it.
+                    shard, place = await done
+                    if place.topic_id is not None:
+                        return shard
+            return [each.result()[1] for each in asked]
+        finally:
+            await end_tasks(*asked)

@@ -20,14 +20,10 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from headgate.backoff import BackoffSchedule
-from headgate.client.cluster_watch import ClusterWatch
-from headgate.client.decisions.command_deadline import CommandDeadline
+from headgate.client.cluster_watch import ClusterWatch, Handlers, LeaderHandler, LeaderWatch, TopicPlaces
+from headgate.client.decisions.leader_belief import CommandDeadline
 from headgate.client.decisions.session_batches import RETRY_BACKOFF
-from headgate.client.handlers import Handlers
-from headgate.client.leader_watch import LeaderHandler, LeaderWatch
-from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
-from headgate.client.request_attempts import RequestAttempts, RequestIds
-from headgate.client.topic_places import TopicPlaces
+from headgate.client.request_attempts import ReplyDispatch, ReplyHandler, RequestAttempts, RequestIds
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import ShardMap
@@ -56,10 +52,9 @@ from headgate.protocol.requests import AnyRequestBody, DescribeLeader, ProduceBa
 from headgate.settings.arguments import require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
+from headgate.transport.connection_options import MqttTiming, password_warning
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import Transport
-from headgate.transport.tls_options import password_warning
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """For the reply to a request, including a change of leader."""

@@ -1,6 +1,6 @@
 """The public consumer: the records of the segments that it has been granted, in order per segment.
 
-headgate.client.membership keeps it registered, headgate.client.holdings starts and finishes segments, and
+headgate.client.membership keeps it registered, headgate.client.membership starts and finishes segments, and
 headgate.client.consuming delivers records and stores acknowledgements.
 """
 
@@ -22,14 +22,17 @@ from headgate.client.consuming.consumer_requests import ConsumerOptions, Consume
 from headgate.client.consuming.consumer_tasks import ConsumerContext, ConsumerTasks
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.consuming.record_feed import RecordFeed
-from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
-from headgate.client.membership import Membership
-from headgate.client.processing.calls import refuse_own_caller
+from headgate.client.membership import Holdings, Membership
+from headgate.client.processing.calls import (
+    OnGranted,
+    OnRevoked,
+    SegmentCallbacks,
+    refuse_own_caller,
+    stopped_by_sigterm,
+)
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Handler, Runner, RunOptions, RunReport
-from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
-from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.errors import (
     AcknowledgementsNotStoredError,
     ConfigError,

@@ -28,12 +28,11 @@ from weakref import WeakValueDictionary
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
-from headgate.client.consuming.held_segment import HeldSegment, Reader
 from headgate.client.consuming.record_feed import RecordFeed, Spawn
+from headgate.client.consuming.record_queue import HeldSegment, Reader
 from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.processing.calls import OnGranted, OnRevoked, stopped_by_sigterm
 from headgate.client.processing.policies import LastAction, RetryPolicy
-from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
-from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET

@@ -27,19 +27,18 @@ from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.interceptors import Interceptor, OutgoingRecord, Send, chained
-from headgate.client.producing.byte_budget import ByteBudget
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import (
     RECORD_OVERHEAD_BYTES,
+    ByteBudget,
     Deliveries,
     Delivery,
     RecordBatch,
     RecordMetadata,
     wire_bytes,
 )
-from headgate.client.producing.shard_batches import ShardBatches
-from headgate.client.producing.shard_session import ShardSession
-from headgate.client.reply_dispatch import body_of
+from headgate.client.producing.shard_session import ShardBatches, ShardSession
+from headgate.client.request_attempts import body_of
 from headgate.errors import ConfigError, DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.headers import GivenHeaders, Headers, checked_headers, counted_bytes, wrong_headers

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,15 @@ from typing import BinaryIO, Final, Self
 from headgate.log.event_log import get_logger
 from headgate.log.lossy_output import lose_lines
 from headgate.process.parent_death_signal import with_parent_death_signal
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``module`` with this interpreter.
+
+    A package in the working folder, with the name of one of headgate's, is not imported in its place (``-P``).
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
 
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
 """A larger log is renamed to ``NAME.1`` before a process starts to append to it."""

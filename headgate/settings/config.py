@@ -19,8 +19,8 @@ from headgate.errors import ConfigError, InvalidNameError
 from headgate.files.named_file import read_secret, with_located_files
 from headgate.protocol.request_fields import require_name
 from headgate.transport.broker_tls import BrokerTls, broker_tls
+from headgate.transport.connection_options import FILES, TlsOptions, tls_option_problem
 from headgate.transport.loopback import host_port
-from headgate.transport.tls_options import FILES, TlsOptions, tls_option_problem
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"

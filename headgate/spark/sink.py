@@ -28,7 +28,7 @@ from headgate.client.connection import Client
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery
-from headgate.client.reply_dispatch import body_of
+from headgate.client.request_attempts import body_of
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import Headers
 from headgate.process.background import end_tasks

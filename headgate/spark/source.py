@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
-from headgate.process.allocator import keep_freed_memory
+from headgate.process.resources import keep_freed_memory
 from headgate.reading.read_tasks import ReadTask
 from headgate.reading.topic_position import Snapshot
 from headgate.reading.topic_reader import TopicReader

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from headgate.errors import TransportError
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import BrokerProperties
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from headgate.files.tls import client_context
-from headgate.transport.tls_options import TlsFiles, TlsOptions
+from headgate.transport.connection_options import TlsFiles, TlsOptions
 from headgate.transport.tls_socket import TlsSocket
 
 EXPIRED: Final = 10

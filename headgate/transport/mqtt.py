@@ -57,11 +57,16 @@ from headgate.transport.aiomqtt_parts import (
     wait_until_lost,
 )
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
-from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
-from headgate.transport.message_router import MessageRouter
+from headgate.transport.connection_options import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
+from headgate.transport.mqtt_connection import (
+    Cause,
+    MessageRouter,
+    OutgoingMessages,
+    PacketWriter,
+    loss_reason,
+    refuses_version,
+)
 from headgate.transport.mqtt_packets import ArrivedMessage
-from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
-from headgate.transport.outgoing_messages import OutgoingMessages, PacketWriter
 from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
 
 if TYPE_CHECKING:

@@ -27,10 +27,9 @@ from paho.mqtt.properties import Properties
 
 from headgate.model.headers import header_bytes
 from headgate.transport.aiomqtt_parts import end_session_at_close, paho_of
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import Attempt, MqttTransport
-from headgate.transport.mqtt_packets import ArrivedMessage
-from headgate.transport.mqtt_timing import MqttTiming
-from headgate.transport.reading_window import ReadingWindow
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.tls_socket import TlsSocket
 
 KEEPALIVE_SECONDS: Final = 30

@@ -1,7 +1,7 @@
 """Find the topic, subscription or producer of a request, or refuse it. Pure.
 
 The refusal names no others: the user may not be allowed to see them, and most are in other shards. Clients ask for
-those that exist (headgate.client.unknown_names).
+those that exist (headgate.client.cluster_query).
 """
 
 from typing import TypeVar

@@ -11,10 +11,9 @@ import pytest
 
 from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.connection_options import MqttTiming
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
-from headgate.transport.mqtt_timing import MqttTiming
-from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.servers.real_brokers import BROKERS, LACKS, BrokerKind, expect_to_fail, real_broker, tls_of
 from tests.support.source_folders import ROOT

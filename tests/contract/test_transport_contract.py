@@ -9,8 +9,8 @@ import pytest
 
 from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import MAX_PAYLOAD_BYTES, Transport
 from tests.support.fakes.broker import FakeBroker
 from tests.support.servers.real_brokers import BROKERS, expect_to_fail, real_broker, tls_of

@@ -29,9 +29,7 @@ pytestmark = pytest.mark.looptime
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PRODUCT = ("headgate/", "controller/", "coordinator/", "shard/", "metrics/", "web/", "drain/")
-NOT_HERE = re.compile(
-    r"headgate/transport/mqtt|queue_order|object_store|/zookeeper/|^drain/|session_transitions|^headgate/views"
-)
+NOT_HERE = re.compile(r"headgate/transport/mqtt|queue_order|object_store|/zookeeper/|^drain/|^headgate/views")
 """Adapters and what only they call, the Spark process, tables and values."""
 
 

@@ -33,7 +33,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path
 from headgate.model.entries import Entry, union_of
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.reading.topic_files import list_objects
 from headgate.reading.topic_reader import TopicReader
 from headgate.storage.object_store import open_store

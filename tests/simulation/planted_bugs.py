@@ -263,7 +263,7 @@ BUGS = (
     Bug("A disconnected consumer is never evicted.", f"{SESSIONS}:find_expired", with_arguments(grace_seconds=1e9)),
     Bug("A consumer without heartbeats is never disconnected.", f"{SESSIONS}:find_expired", with_arguments(heartbeat_interval_seconds=1e9)),
     Bug("A consumer creates a deleted subscription again.", "shard.subscriptions.registration:judge_deleted_subscription", always(None)),
-    Bug("A consumer delivers after its lease.", "headgate.client.consuming.delivery_lease:DeliveryLease.begin",
+    Bug("A consumer delivers after its lease.", "headgate.client.consuming.record_queue:DeliveryLease.begin",
         lambda right, self, asked_at, _: right(self, asked_at, 1e9), "lasting"),
     Bug("An acknowledgement of a former holder counts.", "shard.subscriptions.claims:Claims.held", _claiming_what_others_hold),
     Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.external_topics:acknowledgeable_end", always(None)),
@@ -305,7 +305,7 @@ BUGS = (
     Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.decisions.unstored_acknowledgements:UnstoredAcknowledgements.add_parked", always(None)),
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # More shards
-    Bug("A topic is created without asking its older places.", "headgate.client.topic_places:TopicPlaces._look", _not_asking, "growth"),
+    Bug("A topic is created without asking its older places.", "headgate.client.cluster_watch:TopicPlaces._look", _not_asking, "growth"),
     # Feature levels
     Bug("What a later level allows is done before.", f"{LEVELS}:refusal", always(None), "upgrade"),
     Bug("The level rises beside daemons that do not support it.", f"{LEVELS}:judged",

@@ -38,9 +38,8 @@ from headgate.protocol import codec
 from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, presence_filter
 from headgate.protocol.request_fields import PROTOCOL_VERSION
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
-from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from shard.state.shard_state import ShardState

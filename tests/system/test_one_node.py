@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from drain.service.processor_share import NICENESS
-from headgate.process.priority import all_but_one
+from headgate.process.resources import all_but_one
 from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,

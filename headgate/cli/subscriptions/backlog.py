@@ -23,7 +23,7 @@ from headgate.cli.terminal.rates import format_bytes, outlook_text, rate_text
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.text import listed
 from headgate.model.time_text import duration
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.protocol.backlog import estimate_drain, records_text
 from headgate.views.subscriptions import BacklogInfo, Outlook, SegmentBacklogInfo
 

@@ -19,7 +19,7 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.reply_dispatch import BodyT, body_of
+from headgate.client.request_attempts import BodyT, body_of
 from headgate.errors import ConfigError, HeadgateError, rejection
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.held_segment import HeldSegment, ParkedKey, Reader
-from headgate.client.consuming.record_queue import RecordQueue
+from headgate.client.consuming.record_queue import HeldSegment, ParkedKey, Reader, RecordQueue
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger

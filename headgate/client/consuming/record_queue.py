@@ -1,13 +1,166 @@
-"""Runs of records for the program, bounded in records."""
+"""The segments that one consumer holds, the records that are queued for its program, and until when it may deliver."""
 
 import asyncio
+import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.delivery_lease import DeliveryLease
-from headgate.client.consuming.held_segment import HeldSegment
+from headgate.model.entries import SubscriptionType
+from headgate.protocol.replies import Grant
+
+
+@dataclass(slots=True, eq=False)
+class ParkedKey:
+    queued_end: int
+    """The offset after the last record that was queued before the key was parked."""
+    is_resuming: bool = False
+    parked_at: float = 0.0
+    """Loop time at which it was parked again: what the leader said before about its resumption is outdated."""
+    held: asyncio.Event | None = None
+    """Set when the next record of the key need not wait any more; None: none waits, they are parked."""
+    stored_at: float = float("-inf")
+    """Loop time at which the dead-letter topic last had further records of the key, or all of them."""
+    queued: int = 0
+    """While it is being resumed: number of the last record that was queued; the others likewise."""
+    delivered: int = 0
+    acknowledged: int = 0
+    expected: deque[int] = field(default_factory=deque)
+    """Numbers of those that were queued and not taken. The queue may have others, of a resumption that has ended."""
+
+    def is_delivered(self, number: int) -> bool:
+        """Return whether a resumed record was delivered by the present resumption, and is not acknowledged."""
+        return self.is_resuming and self.acknowledged < number <= self.delivered
+
+    def takes(self, number: int) -> bool:
+        """Return whether a resumed record is the next one, which is taken from the queue."""
+        if not self.expected or self.expected[0] != number:
+            return False
+        self.delivered = self.expected.popleft()
+        return True
+
+    def end_resumption(self) -> None:
+        """Deliver no more of its records; wake what waits for it."""
+        self.is_resuming = False
+        self.expected.clear()
+        self.hold(False)
+
+    def hold(self, wanted: bool) -> None:
+        """Let the next record of the key wait, or no more."""
+        if self.held is not None and not wanted:
+            self.held.set()
+        self.held = (self.held or asyncio.Event()) if wanted else None
+
+
+class Reader(Protocol):
+    async def run(self) -> None:
+        """Read until cancelled."""
+
+    def has_read(self, chunk: int) -> bool:
+        """Return whether every record up to ``chunk`` was queued."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenDeliveries:
+    """What of a QUEUE's segment is at the program, or comes again."""
+
+    unacknowledged_offsets: dict[int, int] = field(default_factory=dict)
+    """Offset that is delivered and not acknowledged → its delivery count."""
+    deadlines: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """With a time-out: offset of those → loop time at which its delivery fails, and its key bucket."""
+    retrying: dict[int, float] = field(default_factory=dict)
+    """Offset that has failed → loop time at which it is delivered again; infinite: it is dead."""
+    has_capacity: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set unless the leader keeps no more failed records, or parked ones. Until then no further record is read."""
+
+    def __post_init__(self) -> None:
+        self.has_capacity.set()
+
+
+@dataclass(slots=True, eq=False)
+class HeldSegment:
+    """A segment that this consumer holds: how far it was read, delivered and acknowledged."""
+
+    grant: Grant
+    reader: Reader
+    delivered: int
+    """The offset after the last record that was delivered."""
+    acknowledged: int
+    """STREAM: the offset after the last record that was acknowledged."""
+    deliveries: OpenDeliveries = field(default_factory=OpenDeliveries)
+    queued: int = 0
+    """Records in the queue; those of resumed keys do not count."""
+    stopped: bool = False
+    read_task: asyncio.Task[None] | None = None
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    """It is set at every acknowledgement, and when the segment is dropped."""
+    parked: dict[bytes, ParkedKey] = field(default_factory=dict)
+    """STREAM: keys whose records are not delivered."""
+    queued_end: int = 0
+    """The offset after the last record that was queued; resumed ones do not count."""
+    taken_end: int = 0
+    """The offset after the last one of them that was taken from the queue."""
+    read_offset: int = 0
+    """If buckets differ, or keys are parked: the offset after the last record that was read, delivered or skipped."""
+    skip_reported_at: float = 0.0
+    """Loop time at which ``read_offset`` was last reported."""
+    resumed: asyncio.Event | None = None
+    """Set when a paused segment is read again; None: it is not paused."""
+
+    def end_delivery(self, offset: int) -> int:
+        """End the present delivery of a QUEUE's record; return its delivery count."""
+        self.deliveries.deadlines.pop(offset, None)
+        self.progress.set()
+        return self.deliveries.unacknowledged_offsets.pop(offset)
+
+    def is_acknowledged(self, kind: SubscriptionType) -> bool:
+        if kind == SubscriptionType.STREAM:
+            resumed = all(each.acknowledged >= each.delivered for each in self.parked.values() if each.is_resuming)
+            return self.acknowledged >= self.delivered and resumed
+        return kind == SubscriptionType.CHECKPOINT or not self.deliveries.unacknowledged_offsets
+
+
+class DeliveryLease:
+    """Until when a consumer may deliver: afterwards, the leader may have given its segments to another consumer.
+
+    The lease counts from when a request that was answered was first sent, by this program's own clock. So it ends no
+    later than at the leader, as long as both clocks run at the same speed. An answer that arrives after the end does
+    not revive it: only a registration, whose reply lists what is still held, begins the next lease.
+    """
+
+    def __init__(self) -> None:
+        self.on_end: Callable[[], None] = lambda: None
+        """Called once when it ends; a program that was frozen learns of the end by `is_valid` before."""
+        self._seconds = 0.0
+        self._ends_at = math.inf
+        """Loop time; infinite before the first registration, when nothing is held."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        return self._ends_at == math.inf or asyncio.get_running_loop().time() < self._ends_at
+
+    def begin(self, asked_at: float, seconds: float) -> None:
+        """Begin with the reply to a registration of loop time ``asked_at``."""
+        self._seconds = seconds
+        self._set_end(asked_at + seconds)
+
+    def extend(self, asked_at: float) -> None:
+        """Follow the reply to a heartbeat of loop time ``asked_at``."""
+        if self.is_valid:
+            self._set_end(max(self._ends_at, asked_at + self._seconds))
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_end(self, ends_at: float) -> None:
+        self.close()
+        self._ends_at = ends_at
+        self._timer = asyncio.get_running_loop().call_at(ends_at, self.on_end)
+
 
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
@@ -21,6 +174,8 @@ class Run:
 
 
 class RecordQueue:
+    """Runs of records for the program, bounded in records."""
+
     def __init__(self) -> None:
         self.lease = DeliveryLease()
         """Without a valid one, nothing is taken."""

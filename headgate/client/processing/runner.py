@@ -16,10 +16,9 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.interceptors import Handle, chained
-from headgate.client.processing.calls import awaitable
+from headgate.client.processing.calls import Workers, awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
-from headgate.client.processing.workers import Workers
 from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType

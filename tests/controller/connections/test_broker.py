@@ -16,7 +16,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings, BrokerSettings, LedgerSettings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
-from headgate.transport.reading_window import ReadingWindow
+from headgate.transport.mqtt_packets import ReadingWindow
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret

@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, SupervisorTimes
-from headgate.backoff import Backoff
-from headgate.process.restart_policy import RestartPolicy
+from headgate.backoff import Backoff, RestartPolicy
 from tests.support.waiting import until
 
 QUICK = SupervisorTimes(ping_interval=0.05, ping=30.0, retry=0.02, stop=30.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.producing.byte_budget import ByteBudget
+from headgate.client.producing.record_batch import ByteBudget
 
 pytestmark = pytest.mark.looptime
 

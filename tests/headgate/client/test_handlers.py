@@ -1,6 +1,6 @@
 """Handlers of an event."""
 
-from headgate.client.handlers import Handlers
+from headgate.client.cluster_watch import Handlers
 
 
 def test_a_handler_that_was_added_twice_is_removed_once_for_each() -> None:

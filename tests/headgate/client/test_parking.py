@@ -12,7 +12,7 @@ from headgate import ParkedKeyInfo, ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
-from headgate.client.consuming.parked_records import ParkedRecords
+from headgate.client.consuming.parking import ParkedRecords
 from headgate.client.open_letters import act, find_open
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.client.consuming.held_segment import ParkedKey
 from headgate.client.consuming.record_feed import RecordFeed
+from headgate.client.consuming.record_queue import ParkedKey
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Grant
 from headgate.reading.stored_rows import Rows

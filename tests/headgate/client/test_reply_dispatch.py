@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headgate.client.reply_dispatch import ReplyDispatch, body_of
+from headgate.client.request_attempts import ReplyDispatch, body_of
 from headgate.errors import ProtocolError
 from headgate.protocol import codec
 from headgate.protocol.codec import split_message

@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from headgate.client.connection import Client
-from headgate.client.reply_dispatch import ReplyDispatch
-from headgate.client.request_attempts import RequestAttempts
+from headgate.client.request_attempts import ReplyDispatch, RequestAttempts
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import codec
 from headgate.protocol.announcements import LeaderAnnouncement

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.client.cluster_watch import SILENT_SECONDS, ClusterWatch
+from headgate.client.cluster_watch import SILENT_SECONDS, ClusterWatch, TopicPlaces
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
-from headgate.client.topic_places import TopicPlaces
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.replies import Reply, TopicPlace

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.log.error_line import asks_for_json, error_line
+from headgate.settings.command_parser import asks_for_json, error_line
 
 
 def test_people_get_one_line():

@@ -3,7 +3,7 @@ import sys
 
 FAULTS = """
 from resource import RUSAGE_SELF, getrusage
-from headgate.process.allocator import keep_freed_memory
+from headgate.process.resources import keep_freed_memory
 {call}
 bytearray(8_000_000)  # 2 000 pages
 before = getrusage(RUSAGE_SELF).ru_minflt

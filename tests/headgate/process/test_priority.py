@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.process.priority import all_but_one, give_way, run_on
-from headgate.process.processor_time import process_tree
+from headgate.process.resources import all_but_one, give_way, process_tree, run_on
 
 SHOWN = """
 from pathlib import Path
-from headgate.process.priority import give_way
+from headgate.process.resources import give_way
 share = Path("/proc/self/autogroup")  # Some kernels do not divide the processor among sessions.
 before = share.read_text() if share.exists() else None
 give_way(5)

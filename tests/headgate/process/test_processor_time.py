@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from headgate.process.processor_time import processor_seconds, wants_processor
+from headgate.process.resources import processor_seconds, wants_processor
 from tests.support.waiting import until
 
 PROGRAM = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from headgate.backoff import Backoff
-from headgate.process.restart_policy import MAX_EXTENSION, MAX_START_TIMEOUT_SECONDS, Failures, RestartPolicy
+from headgate.backoff import MAX_EXTENSION, MAX_START_TIMEOUT_SECONDS, Backoff, Failures, RestartPolicy
 
 POLICY = RestartPolicy(
     start_timeout_seconds=100.0, stable_seconds=60.0, pauses=Backoff(first_seconds=1.0, longest_seconds=8.0, jitter=0.0)

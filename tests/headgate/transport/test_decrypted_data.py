@@ -5,10 +5,9 @@ from pathlib import Path
 
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import server_context
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.connection_options import MqttTiming
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
-from headgate.transport.mqtt_timing import MqttTiming
-from headgate.transport.reading_window import ReadingWindow
 from tests.support.samples.client_configs import client_config
 from tests.support.servers.scripted_broker import connack
 from tests.support.servers.tls_broker import encrypted

@@ -17,9 +17,9 @@ from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.log.event_log import LogEvent
 from headgate.transport import mqtt
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
-from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.fakes.broker import FakeBroker, FakeTransport
 from tests.support.servers.scripted_broker import connack
 from tests.support.waiting import until

@@ -11,10 +11,10 @@ from paho.mqtt.properties import Properties
 
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
 from controller.local.supervised_process import ProcessSpec
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
-from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.servers.real_brokers import real_broker
 from tests.support.waiting import until
 

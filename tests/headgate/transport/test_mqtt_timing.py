@@ -10,8 +10,8 @@ import pytest
 from headgate.client.connection import Client
 from headgate.settings.config import ClientConfig
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_timing import MqttTiming
 from tests.support.servers.scripted_broker import scripted_broker
 
 

@@ -2,7 +2,7 @@
 
 from unittest.mock import Mock, call
 
-from headgate.transport.reading_window import MESSAGE_BYTES, ReadingWindow
+from headgate.transport.mqtt_packets import MESSAGE_BYTES, ReadingWindow
 
 
 def test_all_readers_pause_above_the_limit_and_continue_at_half_of_it() -> None:

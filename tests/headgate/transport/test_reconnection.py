@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from headgate.transport.mqtt_timing import EarlyLosses, pause_after_attempt
+from headgate.transport.connection_options import EarlyLosses, pause_after_attempt
 
 
 def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:

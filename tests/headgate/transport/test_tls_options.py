@@ -9,7 +9,7 @@ from headgate.client.connection import Client
 from headgate.errors import ConfigError
 from headgate.log.event_log import LogEvent
 from headgate.settings.config import load_client_config
-from headgate.transport.tls_options import is_loopback, password_warning, tls_option_problem
+from headgate.transport.connection_options import is_loopback, password_warning, tls_option_problem
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from controller.leadership.policy.transitions import TRANSITIONS, Role
-from headgate.client.decisions.session_transitions import PHASES, Phase
+from headgate.client.decisions.producer_session import PHASES, Phase
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "state-machines.md"
 
@@ -31,8 +31,7 @@ One daemon and one shard; the table and its rules are in `controller/leadership/
 {leadership}
 ## Producer session
 
-One producer and one shard; the table is in `headgate/client/decisions/session_transitions.py`, the rules in
-`headgate/client/decisions/producer_session.py`.
+One producer and one shard; the table and its rules are in `headgate/client/decisions/producer_session.py`.
 
 {phases}"""
 

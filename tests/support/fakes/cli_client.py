@@ -36,8 +36,8 @@ from headgate import (
     UnprunedSegment,
 )
 from headgate.client.admin import Admin
+from headgate.client.cluster_query import unknown_topic
 from headgate.client.topic_source import TopicSource
-from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.headers import Headers

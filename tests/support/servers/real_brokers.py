@@ -12,7 +12,7 @@ import pytest
 from controller.local.embedded import EmbeddedBroker, EmbeddedServer, _is_broker_ready, find_mosquitto
 from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessSpec
-from headgate.process.child_command import python_module
+from headgate.process.child_process import python_module
 from headgate.transport.broker_tls import BrokerTls
 from tests.support.servers.tls_broker import TlsBroker
 

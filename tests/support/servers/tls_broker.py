@@ -9,7 +9,7 @@ from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker
 from controller.local.supervised_process import ProcessSpec
 from headgate.transport.broker_tls import BrokerTls, broker_tls
-from headgate.transport.tls_options import TlsOptions
+from headgate.transport.connection_options import TlsOptions
 from tests.support.samples.client_configs import client_config
 
 HOSTS: Final = ("localhost", "127.0.0.1")

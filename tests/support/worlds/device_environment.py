@@ -10,9 +10,8 @@ from headgate.model.headers import Headers
 from headgate.protocol.mqtt_topics import device_sentinel_topic, publish_filters
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import CreateTopic
-from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
-from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.samples.record_rows import record_rows
 from tests.support.waiting import until

@@ -2,7 +2,7 @@
 
 import itertools
 
-from headgate.client.decisions.producer_session import ProducerSession
+from headgate.client.decisions.producer_session import Phase, ProducerSession
 from headgate.client.decisions.session_batches import (
     Expire,
     ForgetRequests,
@@ -12,7 +12,6 @@ from headgate.client.decisions.session_batches import (
     Resolve,
     SendBatch,
 )
-from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Verdict
 
 

@@ -13,7 +13,7 @@ from controller.leadership.policy.readiness import (
     readiness,
 )
 from headgate.storage.object_store import PROBE_TIMEOUT_SECONDS
-from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, MqttTiming
+from headgate.transport.connection_options import RECONNECT_BACKOFF, MqttTiming
 
 WORKS = (True, 1000.0)
 

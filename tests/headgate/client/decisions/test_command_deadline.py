@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.decisions.command_deadline import CommandDeadline
+from headgate.client.decisions.leader_belief import CommandDeadline
 
 seconds = st.floats(0, 1000)
 

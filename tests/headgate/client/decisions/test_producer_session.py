@@ -5,8 +5,8 @@ from typing import get_type_hints
 import pytest
 
 from controller.settings.sections import IngestSettings
+from headgate.client.decisions.producer_session import Phase
 from headgate.client.decisions.session_batches import REMEMBERED_SECONDS, Identified, Outcome
-from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol.replies import ProducerIdentity, Rejected
 from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.support.worlds.session_dialogue import Dialogue, led, streaming

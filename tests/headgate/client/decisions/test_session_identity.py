@@ -1,7 +1,7 @@
 """When a producer session requests an identity, and which replies count."""
 
+from headgate.client.decisions.producer_session import Phase
 from headgate.client.decisions.session_batches import Outcome
-from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol.replies import ProducerIdentity
 from tests.support.worlds.session_dialogue import led, streaming
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
+from headgate.client.decisions.producer_session import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
 from tests.support.documents.state_tables import DOCUMENT, document
 
 

@@ -1,15 +1,105 @@
-"""The messages that a connection has accepted and not yet sent: how many there may be, and when they are written."""
+"""One connection to the broker: whose message arrives, what waits to be sent, and why there is none."""
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Final, Protocol
 
+from aiomqtt.exceptions import MqttConnectError  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.matcher import MQTTMatcher
 from paho.mqtt.reasoncodes import ReasonCode
 
-from headgate.transport.aiomqtt_parts import OutgoingPacket
+from headgate.errors import ConfigError
+from headgate.transport.aiomqtt_parts import ENDED_EARLY, OutgoingPacket, cause_of
+from headgate.transport.broker_tls import BrokerTls, TlsSockets, is_end_of_connection, tls_problem
+from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt_packets import correlation, encode_publish
-from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.port import MessageHandler
+
+
+class MessageRouter:
+    """Filter → its handler, and whether that handler expects copies of retained messages."""
+
+    def __init__(self) -> None:
+        self.ignored_retained = 0
+        """Copies of retained messages that arrived for filters which do not expect any."""
+        self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
+        self._optional: set[str] = set()
+        self._matcher = MQTTMatcher()
+        """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
+
+    @property
+    def filters(self) -> list[str]:
+        return list(self._handlers)
+
+    def add(self, topic_filter: str, handler: MessageHandler, *, retained: bool, optional: bool = False) -> None:
+        """Add a filter, or give it another handler. ``optional``: the connection is useful without it."""
+        if optional:
+            self._optional.add(topic_filter)
+        self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
+
+    def remove(self, topic_filter: str) -> None:
+        if self._handlers.pop(topic_filter, None) is not None:
+            del self._matcher[topic_filter]
+
+    def is_optional(self, topic_filter: str) -> bool:
+        return topic_filter in self._optional
+
+    def expects_retained(self, topic_filter: str) -> bool:
+        """Whether the broker shall send copies of retained messages for this filter."""
+        return topic_filter in self._handlers and self._handlers[topic_filter][1]
+
+    def handlers_of(self, topic: str, *, retained: bool) -> Iterator[MessageHandler]:
+        """Yield the handlers of a message; ``retained``: it is a copy that the broker sent to a new subscription."""
+        for handler, expects_retained in self._matcher.iter_match(topic):
+            if retained and not expects_retained:
+                self.ignored_retained += 1
+            else:
+                yield handler
+
+
+UNSPECIFIED_ERROR: Final = 128
+UNSUPPORTED_VERSION: Final = 132
+SERVER_UNAVAILABLE: Final = 136
+"""Reason codes of MQTT 5, in which paho gives those of 3.1.1 too."""
+
+
+class Cause(Enum):
+    OUTAGE = auto()
+    """It was lost, or nothing answers: it will come back."""
+    DOUBT = auto()
+    """It was refused, or the broker is just starting."""
+    REFUSAL = auto()
+    """It was refused, and waiting does not help."""
+
+
+def loss_reason(
+    error: Exception, tls: BrokerTls | None, sockets: TlsSockets | None, username: str | None
+) -> tuple[str, Cause]:
+    """Return why a connection was lost, or refused, for users. ``sockets``: those of this attempt."""
+    cause = cause_of(error)
+    if isinstance(error, ConfigError):
+        return str(error), Cause.REFUSAL
+    if tls is not None and sockets is not None and (failure := sockets.failure(cause)):
+        kind = Cause.DOUBT if is_end_of_connection(failure) else Cause.REFUSAL
+        return tls_problem(failure, tls), kind
+    if isinstance(cause, MqttConnectError):
+        user = "a client without user name" if username is None else f"user {username}"
+        temporary = isinstance(cause.rc, ReasonCode) and cause.rc.value == SERVER_UNAVAILABLE
+        return f"the broker refuses {user}: {cause.rc}", Cause.DOUBT if temporary else Cause.REFUSAL
+    if str(cause) == ENDED_EARLY and tls is None:
+        return f"{ENDED_EARLY}; if this port uses TLS, set tls = true", Cause.OUTAGE
+    code = getattr(cause, "rc", None)
+    # paho calls a connection that the broker closed an unspecified error.
+    closed = isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR
+    return "the broker closed the connection" if closed else str(cause), Cause.OUTAGE
+
+
+def refuses_version(error: Exception) -> bool:
+    code = error.rc if isinstance(error, MqttConnectError) else None
+    return isinstance(code, ReasonCode) and code.value == UNSUPPORTED_VERSION
 
 
 class Sending(Protocol):
@@ -20,7 +110,7 @@ class Sending(Protocol):
 
 
 class OutgoingMessages:
-    """Messages passed to paho: ordinary ones until they are on the socket, others until they are confirmed.
+    """Messages that were passed to paho: ordinary ones until they are on the socket, others until they are confirmed.
 
     Two queues, because ordinary messages can be written before an earlier one is confirmed.
     """
