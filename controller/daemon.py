@@ -30,18 +30,16 @@ from controller.connections.zookeeper import elections_root, zookeeper_credentia
 from controller.context.leader_context import LeaderContext, TraceCommits
 from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.devices.unknown_topics import UnknownTopicWatch
-from controller.leader.election_events import ElectionEvents
+from controller.leader.daemon_shards import ElectionEvents, ShardGrowth
+from controller.leader.follower import ShardContext
 from controller.leader.leader import ShardLeader
-from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
-from controller.leader.shard_growth import ShardGrowth
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
 from controller.leadership.policy.feature_levels import supported
 from controller.leadership.policy.instance_record import InstanceRecord
-from controller.leadership.policy.shard_leaders import ShardLeaders
-from controller.leadership.policy.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.process.file_descriptors import FileDescriptorWatch, file_descriptors
 from controller.process.file_systems import FileSystemWatch, measured_folders
@@ -66,8 +64,8 @@ from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.instruments import Instruments
 from shard.requests.client_ids import ClientIds
+from shard.state.ledger_time import SteadyClock
 from shard.state.shard_state import ShardState
-from shard.state.steady_clock import SteadyClock
 from web.server import HttpServer
 
 VERSION = version("headgate-client")

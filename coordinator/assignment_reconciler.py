@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import structlog
 
-from coordinator.ports import SubscriptionContext
+from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
 from headgate.model.hashing import SegmentSlice, overlaps, segment_of, slice_fields
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
@@ -25,8 +25,7 @@ from shard.balancing import handover
 from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
 from shard.reporting.explanation import SegmentHolder
-from shard.state.consumers import RegisteredConsumer
-from shard.state.holdings import Holding
+from shard.state.consumers import Holding, RegisteredConsumer
 from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000

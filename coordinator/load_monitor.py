@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from coordinator.ports import SubscriptionContext
+from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import WeightChange

@@ -1,6 +1,6 @@
 """The consumers of one subscription: who is registered, and when this leader heard each of them last.
 
-Performs what shard.subscriptions.sessions decides about heartbeats: proposes entries, and tells a removed consumer
+Performs what shard.subscriptions.registration decides about heartbeats: proposes entries, and tells a removed consumer
 why. It does not assign segments. The times of the last contact are not in the ledger: a new leader gives every consumer
 one heartbeat window.
 """
@@ -11,13 +11,13 @@ from typing import Final
 
 import structlog
 
-from coordinator.ports import SubscriptionContext
+from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
 from headgate.protocol.requests import Heartbeat, RegisterConsumer
 from metrics import events
 from shard.reporting.description import fenced_push
 from shard.state.consumers import RegisteredConsumer
-from shard.subscriptions import sessions
+from shard.subscriptions.registration import find_expired
 
 MAX_DISCONNECTED: Final = 256
 """Consumers whose disconnection is recorded in one step."""
@@ -130,7 +130,7 @@ class Membership:
 
     def find_expired(self, now_ms: int) -> Sequence[str]:
         """Record who has become disconnected; return the names whose grace period has ended."""
-        expired = sessions.find_expired(
+        expired = find_expired(
             self._subscription.consumers,
             self._last_seen_at,
             now_seconds=self._clock(),

@@ -24,11 +24,11 @@ from dataclasses import replace
 import structlog
 
 from coordinator.assignment_reconciler import AssignmentReconciler
+from coordinator.context import SubscriptionContext
 from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
-from coordinator.ports import SubscriptionContext
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
@@ -49,20 +49,17 @@ from headgate.protocol.requests import (
 from headgate.views.explanations import Explanation
 from headgate.views.subscriptions import SubscriptionInfo
 from metrics import events
-from shard.reporting.description import describe
-from shard.reporting.drain_rate import DrainRate, rated_slices
+from shard.reporting.description import describe, idle_reasons
 from shard.reporting.explanation import CountedBacklogs, ExplanationContext, explain
-from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
-from shard.reporting.progress import unread_segments
-from shard.state.consumers import RegisteredConsumer
-from shard.state.holdings import Holding
+from shard.reporting.progress import DrainRate, rated_slices, unread_segments
+from shard.state.consumers import Holding, RegisteredConsumer
 from shard.state.topic import TopicSnapshot
 from shard.steps import Steps
-from shard.subscriptions import acknowledgements, sessions
+from shard.subscriptions import acknowledgements
 from shard.subscriptions.gate import tracks_acknowledgements
 from shard.subscriptions.refusal import Refusal, invalid
-from shard.subscriptions.registration import judge_registration, replaced_reason
+from shard.subscriptions.registration import Claim, judge_claim, judge_registration, replaced_reason
 
 MAX_EVICTIONS_PER_TICK = 25
 """Consumers that one tick evicts at most: each removal looks at all holdings."""
@@ -204,7 +201,7 @@ class SubscriptionCoordinator:
             return judged
         if judged.configured is not None:
             self._reconfigure(judged.configured, request.consumer)
-        if judged.claim is sessions.Claim.CURRENT:
+        if judged.claim is Claim.CURRENT:
             self.members.record_contact(request.consumer)
             if judged.capacity_changed:
                 self.members.record_registration(request, client_id)
@@ -234,7 +231,7 @@ class SubscriptionCoordinator:
             return Refusal(
                 "out_of_order", f"consumer {request.consumer!r} is not registered: register first", after_proposed=True
             )
-        if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
+        if judge_claim(known, request.incarnation, client_id) is not Claim.CURRENT:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self.members.record_contact(request.consumer):
             self.drain.wake()
@@ -395,5 +392,5 @@ class SubscriptionCoordinator:
 
     def _is_current(self, request: LeaveConsumer | ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
-        claim = sessions.judge_claim(known, request.incarnation, client_id)
-        return claim is sessions.Claim.CURRENT
+        claim = judge_claim(known, request.incarnation, client_id)
+        return claim is Claim.CURRENT

@@ -21,7 +21,7 @@ STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
 30 s."""
 CLOCK_TOLERANCE_SECONDS = 10.0
-"""As much as `shard.state.steady_clock` follows at once."""
+"""As much as `shard.state.ledger_time` follows at once."""
 DESCRIPTORS_FRACTION = 0.9
 """Part of the file descriptors from which a daemon is degraded."""
 

@@ -25,7 +25,7 @@ from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import codec
@@ -39,7 +39,7 @@ from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
 from metrics.health import Health
 from shard.access.rules import OPEN
-from shard.requests.tick_pace import TICK_INTERVAL_SECONDS
+from shard.requests.tick import TICK_INTERVAL_SECONDS
 from shard.state.shard_state import ShardState
 
 CLUSTER = "bench"

@@ -13,7 +13,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol.requests import ProduceBatch, Record
 from headgate.storage.object_store import Store
-from shard.requests.placement import route_batch
+from shard.requests.verdicts import route_batch
 from shard.state.shard_state import ShardState
 
 KEYS = 5_000

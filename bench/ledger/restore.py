@@ -36,7 +36,7 @@ from headgate.model import entries as e
 from headgate.protocol.requests import ProduceBatch
 from headgate.storage.object_store import LocalStore
 from shard.requests.topic_commands import MAX_SEGMENTS
-from shard.state.dedup_window import FinishedBatch
+from shard.state.producers import FinishedBatch
 from shard.state.shard_state import ShardState
 from shard.steps import complete
 

@@ -105,7 +105,7 @@ class ClusterConfig:
     """What the first daemon of a cluster fixed."""
 
     shards: ShardMap
-    """As it was when this daemon joined; `controller.leader.shard_growth` has the present one."""
+    """As it was when this daemon joined; `controller.leader.daemon_shards` has the present one."""
     level: int
     """The feature level when this daemon joined."""
     session_secret: SessionSecret

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from controller.access.control import AccessControl
 from controller.context.step_driver import TurnBudget
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings
 from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, DrainQuery
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger

@@ -36,7 +36,7 @@ from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.label_values import DeviceRejectionReason
-from shard.requests.placement import route_batch
+from shard.requests.verdicts import route_batch
 from shard.state.shard_state import ShardState
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0

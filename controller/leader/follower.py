@@ -10,25 +10,117 @@ A damaged, foreign or missing object of the ledger fails this shard only: `Follo
 again with pauses.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
-from controller.leader.shard_context import ShardContext
-from controller.leader.term_tail import TermTail
+from controller.leader.leader import ShardLeader
+from controller.leader.standby_memory import StandbyMemory
+from controller.leadership.election import Elections
+from controller.leadership.policy import safety
 from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError, TransportError
+from headgate.ledger.ledger import Ledger, if_exists
+from headgate.model import entries as e
+from headgate.model.hashing import ShardMap
 from headgate.protocol.mqtt_topics import head_topic
+from headgate.transport.port import Transport
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
-from shard.steps import ResultT, Steps
+from shard.steps import ResultT, Steps, TakeSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardContext:
+    """What the controller of a shard needs from its daemon, in one value."""
+
+    ledger: Ledger
+    shards: Callable[[], ShardMap]
+    """Returns the shards that the daemon knows of."""
+    found_shards: Callable[[ShardMap], None]
+    """Gets a list that the ledger has and the daemon does not know."""
+    cluster: str
+    instance: str
+    elections: Elections
+    transport: Transport
+    new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader]
+    """Gets a state with its term chunk, and whether to yield to a contender."""
+    standby: StandbyMemory
+    unready: Callable[[], str | None]
+    """Returns why this daemon could not lead; None: it could."""
+    observer: events.Observer
+    now_ms: Callable[[], int]
+    new_term_id: Callable[[], int]
+    require_ledger: Callable[[], Awaitable[None]]
+    """Raises unless the ledger is that of the cluster."""
+    take_steps: TakeSteps
+    """Decodes a snapshot. All shards of a daemon share it."""
+
+
+@dataclass(slots=True)
+class TermTail:
+    """Follows the terms of a ledger without its state, for a shard that a daemon does not keep in memory.
+
+    It starts at the end of the ledger, with the newest term. Then it reads the header of every chunk, and keeps
+    nothing but the newest number and term. Only the first chunk of a term is decoded: each daemon follows all shards
+    of the cluster, so every daemon does this for every chunk. A chunk that was trimmed before it was read is noticed
+    by a listing only; `lost` says so, and the whole state must be read once.
+    """
+
+    chunk: int
+    leader_epoch: int
+    leader_instance: str
+
+    @classmethod
+    def of(cls, state: ShardState) -> TermTail:
+        return cls(state.chunk, state.term.leader_epoch, state.term.instance)
+
+    @classmethod
+    async def at_end(cls, ledger: Ledger) -> TermTail | None:
+        """Return the end of a ledger after a few reads; None: chunks were trimmed meanwhile. Raises like `read`."""
+        numbers = await ledger.numbers()
+        newest = await if_exists(ledger.header, numbers[-1]) if numbers else None
+        if newest is None:
+            return None if numbers else cls(0, 0, "")
+        low, high = 0, len(numbers) - 1
+        while low < high:  # Epochs rise with the numbers: search the first chunk of the newest term.
+            middle = (low + high) // 2
+            header = await if_exists(ledger.header, numbers[middle])
+            if header is None:
+                return None
+            low, high = (low, middle) if header.leader_epoch == newest.leader_epoch else (middle + 1, high)
+        tail = cls(newest.number, 0, "")
+        await tail._note_term(ledger, numbers[low])
+        return tail
+
+    async def read(self, ledger: Ledger) -> int:
+        """Read new chunks; return how many. Raises StoreUnavailableError or LedgerError."""
+        before = self.chunk
+        while (header := await if_exists(ledger.header, self.chunk + 1)) is not None:
+            if header.leader_epoch > self.leader_epoch:
+                await self._note_term(ledger, header.number)
+            self.chunk = header.number
+        return self.chunk - before
+
+    async def lost(self, ledger: Ledger) -> bool:
+        """Return whether later chunks exist although the next one does not. Raises StoreUnavailableError."""
+        return not safety.is_end(self.chunk, await ledger.numbers(after=self.chunk))
+
+    async def _note_term(self, ledger: Ledger, number: int) -> None:
+        # The first chunk of a term is never trimmed, so it is still there.
+        for entry in (await ledger.read(number)).entries:
+            if isinstance(entry, e.TermStarted):
+                self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
+
 
 LISTING_INTERVAL_SECONDS = 300.0
 """How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""

@@ -7,6 +7,7 @@ ends the term and the process.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, cast
 
@@ -17,16 +18,15 @@ from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.context.leader_context import LeaderContext
 from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
-from controller.leader import cluster_answers
-from controller.leader.announcer import Announcer
-from controller.leader.outbox import Outbox
-from controller.leader.outcomes import Outcomes, Serving
+from controller.leader.cluster_requests import describe_cluster
+from controller.leader.outbox import Announcer, Outbox
+from controller.leader.outcomes import Outcomes, RequestQueue, Serving
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
-from controller.leader.request_queue import RequestQueue
 from controller.leader.subscription_registry import SubscriptionRegistry
-from controller.leader.timers import TermTimers
 from controller.leader.topic_settings import described
+from controller.leadership.policy import safety
 from controller.leadership.policy.shard_load import message_cost
+from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
@@ -46,14 +46,92 @@ from headgate.protocol.requests import (
 )
 from metrics import events
 from metrics.label_values import BatchVerdict
-from shard.access.requirements import refuse_access
+from shard.access.rules import refuse_access
 from shard.requests import producer_commands, subscription_commands, topic_commands, topic_import
-from shard.requests.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
-from shard.requests.lookup import find_subscription, find_topic
-from shard.requests.placement import route_batch
-from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_history, judge_term
+from shard.requests.handlers import (
+    AfterChunk,
+    Decision,
+    Deferred,
+    Handler,
+    Outcome,
+    find_subscription,
+    find_topic,
+    handler,
+)
+from shard.requests.tick import TICK_INTERVAL_SECONDS, expired_producers, tick_pause_seconds
+from shard.requests.verdicts import (
+    Accept,
+    Duplicate,
+    judge_batch,
+    judge_deadline,
+    judge_history,
+    judge_term,
+    route_batch,
+)
+from shard.state.ledger_time import IDLE_CHUNK_MS
 from shard.state.shard_state import ShardState
+from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal
+
+
+@dataclass(eq=False, repr=False)
+class TermTimers:
+    """What a leader does by the clock: deadlines, scaling, producers that are gone, and whether it may still lead."""
+
+    state: ShardState
+    context: LeaderContext
+    commit: GroupCommit
+    driver: StepDriver
+    autoscaler: Autoscaler
+    tick: Callable[[], Steps[None]]
+    """What the subscriptions do at each tick."""
+    _broker_lost_at: float | None = None
+    began_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """The term's clock starts here; deadlines of requests are ages of the term."""
+
+    def broker_changed(self, connected: bool) -> None:
+        """Note a connection to the broker, or its loss."""
+        if connected:
+            self._broker_lost_at = None
+        elif self._broker_lost_at is None:
+            self._broker_lost_at = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Check deadlines, the broker connection, and for a successor while idle."""
+        loop = asyncio.get_running_loop()
+        looked_at, looks, durable = loop.time(), 0, self.commit.durable
+        durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
+        pause_seconds = TICK_INTERVAL_SECONDS
+        while True:
+            await asyncio.sleep(pause_seconds)
+            await self.driver.complete(self.tick())
+            self._expire_producers()
+            self.autoscaler.tick()
+            if self.context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
+                self.commit.barrier()
+            lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
+            if safety.unreachable_too_long(lost_seconds, self.context.ingest.unreachable_seconds):
+                reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
+                raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
+            pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
+            # A leader without requests writes a chunk every 50 minutes, which is no reason to look each second again.
+            looks, durable = 0 if self.commit.durable > durable + 1 else looks, self.commit.durable
+            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.is_contended)
+            if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
+                looked_at, looks = loop.time(), looks + 1
+                await self.commit.check_for_successor()
+
+    def _expire_producers(self) -> None:
+        expired = expired_producers(
+            self.state.producers,
+            age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
+            idle_ms=int(self.context.ingest.producer_idle_seconds * 1000),
+            max_anonymous=self.context.ingest.max_producers,
+            durable=self.commit.durable,
+        )
+        if expired is not None:
+            self.commit.propose(expired)
+
 
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
@@ -136,7 +214,7 @@ class ShardLeader:
             handler(DescribeLeader, self.announcer.describe),
             handler(ProduceBatch, self._handle_batch),
             handler(DescribeBacklog, self._describe_backlog),
-            handler(DescribeCluster, lambda request, _: cluster_answers.describe(self.context.overview, request)),
+            handler(DescribeCluster, lambda request, _: describe_cluster(self.context.overview, request)),
         ]
         handlers = dict(registrations)
         assert len(handlers) == len(registrations), "a request type has two handlers"
@@ -188,7 +266,7 @@ class ShardLeader:
             self.announcer.announce()
 
     def learn_shards(self, shards: ShardMap) -> None:
-        """Store that the cluster has grown, unless the ledger says so: see `shard.requests.topic_shard`."""
+        """Store that the cluster has grown, unless the ledger says so: see `shard.requests.topic_commands`."""
         if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.ids.shard_counts):
             self._apply_entries((e.ShardsGrown(counts=shards.counts),))
 

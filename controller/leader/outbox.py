@@ -6,6 +6,7 @@ limit is not sent: its client gets a refusal instead.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,19 +17,135 @@ from msgspec.structs import replace
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
-from controller.leader.chunk_announcer import ChunkAnnouncer
 from controller.leader.request_decoding import Address
+from headgate.log.report_limit import ReportLimit
 from headgate.protocol import codec
-from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.announcements import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
 from headgate.protocol.codec import MAX_REPLY_BYTES, PART_BYTES, split_message
-from headgate.protocol.mqtt_topics import head_topic, leader_topic, replies_topic, user_of
-from headgate.protocol.replies import AnyReplyBody, Push, Rejected, Reply
-from headgate.protocol.requests import Request
+from headgate.protocol.mqtt_topics import chunk_topic, head_topic, leader_topic, replies_topic, user_of
+from headgate.protocol.replies import AnyReplyBody, LeaderReply, Push, Rejected, Reply
+from headgate.protocol.requests import DescribeLeader, Request
 from metrics import events
+from shard.requests.handlers import AfterBarrier, AfterChunk, Outcome
+from shard.state.producers import WINDOW
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.registration import MISSED_HEARTBEATS
+
+CORRECTION_INTERVAL_SECONDS: Final = 1.0
+"""Between two corrections, so that two programs that replace each other's announcement do so slowly."""
+LOG_INTERVAL_SECONDS: Final = 60.0
 
 log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    """Announce one leader: retained at the broker, and in reply to the question of a client.
+
+    A program that can publish to the leader topic can replace the retained announcement. Clients believe replies
+    only, so a foreign announcement costs them a question. The leader publishes its own again after a barrier: without
+    that chunk the foreign one may be that of its successor.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        context: LeaderContext,
+        commit: GroupCommit,
+        *,
+        publish: Callable[[LeaderAnnouncement], None],
+        serving: Callable[[], bool],
+    ) -> None:
+        self._announcement = LeaderAnnouncement(
+            shard=state.shard,
+            leader_epoch=state.term.leader_epoch,
+            instance=context.instance,
+            window=WINDOW,
+            ledger_id=context.ledger_id,
+        )
+        self._publish = publish
+        self._serving = serving
+        self._commit = commit
+        self._observer = context.observer
+        self._own: set[bytes] = set()
+        """Payloads that this leader has published; the broker returns each."""
+        self._correcting = False
+        self._corrected_at = -math.inf
+        self._logged = ReportLimit(LOG_INTERVAL_SECONDS)
+
+    def announce(self) -> None:
+        """Publish the announcement. Without a broker connection the next connection does."""
+        if self._serving():
+            self._own.add(codec.encode(self._announcement))
+            self._publish(self._announcement)
+
+    def describe(self, request: DescribeLeader, _: str) -> Outcome:
+        """Reply to a client that asks who leads; after a barrier if it has heard of a later term."""
+        leader = self._announcement
+        body = LeaderReply(instance=leader.instance, window=leader.window)
+        if request.heard_epoch <= leader.leader_epoch:
+            return AfterChunk(self._commit.durable, body)
+        return AfterBarrier(body)
+
+    def seen(self, payload: bytes) -> None:
+        """Consider what was published as the announcement of this shard, unless it is of another ledger's leader."""
+        of_other = b"ledger_id" in payload and self._announcement.ledger_id not in payload
+        if of_other or payload in self._own or self._correcting or not self._serving():
+            return
+        self._correcting = True
+        loop = asyncio.get_running_loop()
+        due_at = max(loop.time(), self._corrected_at + CORRECTION_INTERVAL_SECONDS)
+        loop.call_at(due_at, self._commit.after_barrier, self._correct)
+
+    def _correct(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._correcting, self._corrected_at = False, now
+        if not self._serving():
+            return
+        self._observer.observe(events.ForeignAnnouncementSeen(shard=self._announcement.shard))
+        if self._logged.is_due(now):
+            log.warning(
+                "leader.announcement_replaced",
+                shard=self._announcement.shard,
+                remedy="let only daemons publish to the leader topics: headgate access export",
+            )
+        self.announce()
+
+
+class ChunkAnnouncer:
+    """Publish small chunks of one shard to the consumers at its end, so that these need not read them from the store.
+
+    1. A chunk is published once it is durable, and before the head that includes it.
+    2. A client follows from a heartbeat that says so until `MISSED_HEARTBEATS` heartbeats later.
+    3. The broker sends a chunk to each client that follows. It is published if that is at most
+       ``ingest.announce_bytes``.
+    4. Only replies to consumers that follow state the key that authenticates what is published.
+    """
+
+    def __init__(self, state: ShardState, context: LeaderContext) -> None:
+        self._shard = state.shard
+        self._term_id = state.terms.newest_id
+        self._context = context
+        self._key = context.new_producer_id()
+        self._followers: dict[str, float] = {}
+        """Client id → loop time until which it follows, rising."""
+
+    def follow(self, client_id: str) -> int:
+        """Announce chunks to the consumers of a client from now on. Returns their key."""
+        seconds = MISSED_HEARTBEATS * self._context.subscriptions.heartbeat_interval_seconds
+        self._followers.pop(client_id, None)
+        self._followers[client_id] = asyncio.get_running_loop().time() + seconds
+        return self._key
+
+    def announce(self, number: int, data: bytes) -> None:
+        """Publish durable chunk ``number`` if rule 3 allows it."""
+        while self._followers and next(iter(self._followers.values())) <= asyncio.get_running_loop().time():
+            del self._followers[next(iter(self._followers))]
+        if not 0 < len(self._followers) * len(data) <= self._context.ingest.announce_bytes:
+            return
+        message = ChunkAnnouncement.of(data, shard=self._shard, number=number, term_id=self._term_id, key=self._key)
+        self._context.transport.publish(chunk_topic(self._context.cluster, self._shard), codec.encode(message))
+        self._context.observer.observe(events.ChunkAnnounced(shard=self._shard))
 
 
 MAX_DELAYED_REPLIES: Final = 10_000

@@ -1,27 +1,73 @@
 """Carries out what the handlers of one leader decide: applies entries, and replies once their chunk is durable."""
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from typing import Final
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
+from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
-from controller.leader.operator_commands import OperatorCommands
+from controller.leader.cluster_requests import OperatorCommands
 from controller.leader.outbox import Outbox
-from controller.leader.request_queue import RequestQueue
 from headgate.model import entries as e
 from headgate.process.background import cancel_and_wait
 from headgate.protocol.replies import ReplyBody
 from headgate.protocol.requests import Request
 from metrics import events
 from metrics.label_values import LayoutChangeKind, RequestLimit
-from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Outcome, Stepwise
-from shard.requests.quota import keep_within_quotas
+from shard.access.quotas import keep_within_quotas
+from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Outcome, StepResult, Stepwise
 from shard.state.shard_state import ShardState
+from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal
+
+MAX_WAITING_REQUESTS: Final = 64
+"""Large requests that wait on one shard, the first one included. An import keeps a message of megabytes."""
+
+Finish = Callable[[Outcome], None]
+
+
+class RequestQueue:
+    """Requests about thousands of segments: answered in steps over turns of the loop, one after the other.
+
+    1. A short answer is complete in the turn of its request.
+    2. Only the first answer is under way, so the memory that answers take is that of one. At most
+       `MAX_WAITING_REQUESTS` wait, each with its message.
+    3. A query reads a snapshot that its first step takes. A command reads the state itself: its last step must decide
+       for the state that it finds (see `shard.requests.handlers.Stepwise`).
+    """
+
+    def __init__(self, driver: StepDriver) -> None:
+        self._driver = driver
+        self._waiting: deque[tuple[Steps[StepResult], Finish]] = deque()
+        self._answering = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, steps: Steps[StepResult], finish: Finish) -> None:
+        """Call ``finish`` with the result of ``steps``, in the turn of the last one, or with a refusal now."""
+        if len(self._waiting) >= MAX_WAITING_REQUESTS:
+            finish(
+                Refusal("unavailable", f"{MAX_WAITING_REQUESTS} earlier requests are not answered yet: ask again later")
+            )
+            return
+        self._waiting.append((steps, finish))
+        if not self._answering:
+            self._driver.begin(self._answer_all())
+
+    def _answer_all(self) -> Steps[None]:
+        self._answering = True
+        while self._waiting:
+            steps, finish = self._waiting[0]
+            result = yield from steps
+            self._waiting.popleft()
+            finish(result)
+        self._answering = False
 
 
 class Serving:

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from controller.leader.follower import Follower
+from controller.leader.follower import Follower, ShardContext, TermTail
 from controller.leader.leader import ShardLeader
-from controller.leader.shard_context import ShardContext
 from controller.leader.term import Term
-from controller.leader.term_tail import TermTail
 from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError

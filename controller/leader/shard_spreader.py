@@ -1,10 +1,10 @@
 """Keeps the shards spread over the daemons: one daemon's share of the work.
 
 `controller.leadership.policy.spread` decides where each shard should be, from ZooKeeper's view, and
-`controller.leadership.policy.transfer_pace` which transfers this daemon starts. This module reads the view, registers
+`controller.leadership.policy.spread` which transfers this daemon starts. This module reads the view, registers
 this daemon, starts transfers of shards that this daemon leads, and gives all of them away before it stops.
 
-`controller.leadership.policy.successors` decides which daemons keep the state of each shard. The leader of a shard has
+`controller.leadership.policy.standby` decides which daemons keep the state of each shard. The leader of a shard has
 its first successor placed behind itself in the queue.
 
 1. Without contact to ZooKeeper nothing is started.
@@ -13,33 +13,120 @@ its first successor placed behind itself in the queue.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import structlog
+from msgspec.structs import replace as with_fields
 
-from controller.leader.registration import Registration
+from controller.leader.daemon_shards import grown
+from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import BEGIN_TIMEOUT_SECONDS, TRANSFER_TIMEOUT_SECONDS, ShardController
-from controller.leader.shard_growth import grown
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import Elections, ElectionsUnreachableError
-from controller.leadership.policy.cold_start import left_to_others
+from controller.leadership.election import Elections, ElectionsUnreachableError, Registry
 from controller.leadership.policy.feature_levels import join_problem, judged, level_of
-from controller.leadership.policy.instance_record import InstanceRecord, read_record
-from controller.leadership.policy.queue_order import SeenQueue
-from controller.leadership.policy.readiness import LACKS
-from controller.leadership.policy.shard_load import shard_loads
-from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
-from controller.leadership.policy.successors import Successors, successors
-from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, abandonments, startable
+from controller.leadership.policy.instance_record import (
+    LACKS,
+    Contact,
+    InstanceRecord,
+    Servers,
+    encode_record,
+    read_record,
+    readiness,
+)
+from controller.leadership.policy.queue_order import SeenQueue, left_to_others
+from controller.leadership.policy.shard_load import Arrivals, Loads, ShardLoads, shard_loads
+from controller.leadership.policy.spread import (
+    BUDGET_SECONDS,
+    Abandoned,
+    History,
+    LiveDaemon,
+    Move,
+    Plan,
+    ShardQueue,
+    abandonments,
+    plan,
+    startable,
+    weights,
+)
+from controller.leadership.policy.standby import Successors, successors
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
 from headgate.views.cluster import FeatureLevel, SpreadState
 from metrics import events
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class Registration:
+    """What one daemon registers about itself in ZooKeeper, after each change.
+
+    1. It is settled once its session has lasted for ``settle_seconds``. A new session begins again.
+    2. `controller.leadership.policy.shard_load` decides which loads it reports. All daemons weigh the shards by them.
+    3. It says whether it can do a leader's work, or what it lacks (`controller.leadership.policy.readiness`).
+    """
+
+    instance: str
+    registry: Registry
+    record: InstanceRecord
+    """What is registered first; what changes is added."""
+    settings: Callable[[], SpreadSettings]
+    writes_fail: Callable[[], bool]
+    observer: events.Observer
+    leaving: bool = False
+    _loads: ShardLoads = field(default_factory=ShardLoads)
+    _live_since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    _servers: Servers = field(init=False)
+
+    def __post_init__(self) -> None:
+        now = self._live_since
+        self._servers = Servers(Contact(works=False, since=now), Contact(works=True, since=now))
+
+    async def register(self) -> None:
+        """Register this daemon as live. Returns at once."""
+        await self.registry.register_instance(self.instance, encode_record(self.record))
+
+    def session_lost(self) -> None:
+        """Begin to settle again (rule 1)."""
+        self._live_since = asyncio.get_running_loop().time()
+
+    def broker_changed(self, connected: bool) -> None:
+        """Note a connection to the broker, or its loss (rule 3)."""
+        self._servers.broker.note(works=connected, now=asyncio.get_running_loop().time())
+
+    async def settle(self) -> None:
+        """Register the loads, and whether this daemon is settled, leaving or able to lead, after a change."""
+        now = asyncio.get_running_loop().time()
+        self._servers.store.note(works=not self.writes_fail(), now=now)
+        record = with_fields(
+            self.record,
+            settled=now - self._live_since >= self.settings().settle_seconds,
+            leaving=self.leaving,
+            readiness=readiness(self._servers, now),
+            loads=dict(self._loads.reported),
+        )
+        if record != self.record:
+            self.record = record
+            await self.register()
+
+    def weigh(self, led: Iterable[ShardLeader], holders: Mapping[int, str | None], others: Mapping[str, Loads]) -> None:
+        """Measure the shards that this daemon leads, and decide which loads to report (rule 2)."""
+        now = asyncio.get_running_loop().time()
+        arrivals = {
+            each.state.shard: Arrivals(each.leader_epoch, each.arrived_cost + each.devices.arrived_cost) for each in led
+        }
+        self._loads.measure(now, arrivals)
+        before = self._loads.reported
+        if self._loads.report(now, holders, others):
+            log.info("spread.loads_reported", loads=self._loads.reported)
+            for shard, load in self._loads.reported.items() - before.items():
+                self.observer.observe(events.ShardLoadReported(shard=shard, load_bytes_per_second=load))
+
 
 VIEW_INTERVAL_SECONDS: Final = 2.0
 """Pause between two looks at the live daemons."""
@@ -51,8 +138,6 @@ EVACUATION_TRANSFER_SECONDS: Final = 3.0
 CONTEND_SECONDS: Final = 5.0
 """An operator's transfer waits so long for a daemon that has just given the shard away, and queues for it again."""
 CONTEND_CHECK_SECONDS: Final = 0.1
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +234,7 @@ class ShardSpreader:
             await asyncio.wait(begun, timeout=2 * BEGIN_TIMEOUT_SECONDS)
 
     async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
-        """See `controller.leader.operator_commands.Operations`."""
+        """See `controller.leader.cluster_requests.Operations`."""
         failed = self._abandoned.get((shard, daemon))
         if failed is not None and failed.token == token:
             return failed.problem
@@ -171,7 +256,7 @@ class ShardSpreader:
         return await asyncio.shield(outcome)
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
-        """See `controller.leader.operator_commands.Operations`. A daemon that is not live cannot begin one."""
+        """See `controller.leader.cluster_requests.Operations`. A daemon that is not live cannot begin one."""
         live = daemon in self.view.records
         if on and not live:
             return f"no daemon {daemon!r} is live: headgate daemon list"
@@ -184,7 +269,7 @@ class ShardSpreader:
         return None
 
     async def set_shards(self, shards: int, before: int) -> str | None:
-        """See `controller.leader.operator_commands.Operations`."""
+        """See `controller.leader.cluster_requests.Operations`."""
         try:
             await self._elections.registry.change_config(partial(grown, shards=shards, before=before))
         except HeadgateError as error:
@@ -193,7 +278,7 @@ class ShardSpreader:
         return None
 
     async def raise_level(self, level: int) -> str | None:
-        """See `controller.leader.operator_commands.Operations`."""
+        """See `controller.leader.cluster_requests.Operations`."""
         if not await self._look() or (known := self.feature_level) is None:
             return "ZooKeeper cannot be reached; try again"
         if level <= known.level:

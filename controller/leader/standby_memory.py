@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from controller.leadership.election import Elections
-from controller.leadership.policy.standby import LINGER_SECONDS, FollowedShard, Use, warm_shards
-from controller.leadership.policy.successors import Successors
+from controller.leadership.policy.standby import LINGER_SECONDS, FollowedShard, Successors, Use, warm_shards
 
 DECISION_SECONDS: Final = 1.0
 READERS: Final = 4

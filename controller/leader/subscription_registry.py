@@ -17,7 +17,7 @@ from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import DrainedSource, LeaderContext
 from controller.context.step_driver import StepDriver
-from coordinator.ports import FollowEnd, PushMessage, SubscriptionContext
+from coordinator.context import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
@@ -29,16 +29,14 @@ from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply
 from headgate.protocol.request_fields import ConsumerRequest, SubscriptionRequest
 from headgate.views.subscriptions import SubscriptionInfo
-from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
-from shard.requests.lookup import find_subscription, find_topic
-from shard.requests.quota import judge_joining
+from shard.access.quotas import judge_joining
+from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, find_subscription, find_topic, handler
 from shard.requests.subscription_commands import new_subscription
-from shard.state.holdings import Holding
+from shard.state.consumers import Holding
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.steps import Steps
-from shard.subscriptions import external_topics
-from shard.subscriptions.own_positions import own_positions_error
+from shard.subscriptions.positions import own_positions_error, registration_error
 from shard.subscriptions.refusal import Refusal, RequestRefusedError, invalid, refuse
 from shard.subscriptions.registration import (
     judge_deleted_subscription,
@@ -74,7 +72,7 @@ PRESENCE_COST = 4
 async def drained_as_counted(
     state: ShardState, commit: GroupCommit, source: DrainedSource, subscription: Subscription, segments: frozenset[int]
 ) -> Mapping[int, DrainClaim]:
-    """Ask the daemon's checker once what was acknowledged is durable: `coordinator.ports.DrainCheck` for one term."""
+    """Ask the daemon's checker once what was acknowledged is durable: `coordinator.context.DrainCheck` for one term."""
     # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
     chunk = commit.newest
     durable = asyncio.Event()
@@ -259,7 +257,7 @@ class SubscriptionRegistry:
         refusal = judge_deleted_subscription(known, former, request, client_id)
         if refusal is not None:
             return refusal
-        reason = external_topics.registration_error(topic, request, creates=known is None)
+        reason = registration_error(topic, request, creates=known is None)
         if reason is not None:
             return invalid(reason)
         member = None if known is None else known.consumers.get(request.consumer)
@@ -344,7 +342,7 @@ class SubscriptionRegistry:
             settings=self.context.subscriptions,
             later=self.driver.do_later,
             now_ms=self.context.now_ms,
-            rng=self.context.rng,
+            chance=self.context.rng.random,
             observer=self.context.observer,
         )
         self.coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)

@@ -12,9 +12,8 @@ import structlog
 from controller.backup.check import misplaced
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.chunk_writer.group_commit import TermEndedError
-from controller.leader.follower import Follower
+from controller.leader.follower import Follower, ShardContext
 from controller.leader.leader import ShardLeader
-from controller.leader.shard_context import ShardContext
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event, Leadership
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError

@@ -26,8 +26,7 @@ from headgate.protocol.replies import PruneReply
 from headgate.protocol.requests import PruneTopic
 from headgate.views.topics import PruneResult, UnprunedSegment
 from metrics import events
-from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
-from shard.requests.lookup import find_topic
+from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, find_topic, handler
 from shard.requests.topic_commands import MAX_SEGMENTS, roll_entry
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic

@@ -17,8 +17,8 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import LayoutChangeKind, LayoutChangeReason
+from shard.access.quotas import judge_entries
 from shard.requests import topic_commands as commands
-from shard.requests.quota import judge_entries
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal

@@ -32,7 +32,7 @@ from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
 from metrics.label_values import LayoutChangeReason, SplitLimit
 from shard.state.subscription import Subscription
-from shard.state.traffic import SLOT_MS, Rate
+from shard.state.topic import SLOT_MS, Rate
 from shard.subscriptions.gate import is_gated
 
 MERGE_LOAD_RATIO = 0.25

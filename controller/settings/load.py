@@ -42,7 +42,7 @@ from controller.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings
 from drain.setting_values import conf_problem, engine_of, is_on_this_machine, own_socket, socket_path
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, InvalidNameError

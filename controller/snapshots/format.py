@@ -26,13 +26,9 @@ from headgate.ledger.format_check import check_format
 from headgate.ledger.paths import snapshot_path
 from headgate.model.entries import TermStarted
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
-from shard.state.dedup_window import FinishedBatch, FinishedBatches
-from shard.state.deleted_members import DeletedMembers
-from shard.state.id_range import IdRange
 from shard.state.ledger_time import LedgerTime
-from shard.state.producers import DeletedName, ProducerState
-from shard.state.shard_state import ShardState, Tombstone
-from shard.state.terms import Terms
+from shard.state.producers import DeletedName, FinishedBatch, FinishedBatches, ProducerState
+from shard.state.shard_state import DeletedMembers, IdRange, ShardState, Terms, Tombstone
 from shard.steps import Steps
 
 FORMAT: Final = 7

@@ -6,7 +6,7 @@
    would contradict replies that clients have received.
 3. A listing decides whether a missing number is the end, a hole, or trimmed (`controller.leadership.policy.safety`,
    rule 5).
-4. Chunks name the term that wrote them and the term before (`shard.state.terms`). A state in memory that the
+4. Chunks name the term that wrote them and the term before (`shard.state.shard_state`). A state in memory that the
    ledger does not continue is discarded: the ledger was put back to an older state.
 5. All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here: consumers read
    them. Hours of chunks are kept, and a store lists a thousand per request, so a new leader, for which clients wait,

@@ -9,8 +9,7 @@ from copy import copy
 from typing import Any, Final
 
 from headgate.model.hashing import SegmentSlice
-from shard.state.consumers import Consumers, RegisteredConsumer, RemovedConsumer
-from shard.state.holdings import Holding, Holdings
+from shard.state.consumers import Consumers, Holding, Holdings, RegisteredConsumer, RemovedConsumer
 from shard.state.progress import Progress
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic

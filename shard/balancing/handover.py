@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from headgate.model.entries import ReleaseReason
 from headgate.model.hashing import SegmentSlice, overlaps, segment_of
-from shard.state.holdings import Holding
+from shard.state.consumers import Holding
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,14 @@ from headgate.model.text import listed
 from headgate.model.time_text import duration
 from headgate.protocol.backlog import RecordCount
 from headgate.views.explanations import BlockingSegment, ConsumerReasons, Explanation, SegmentReasons
-from shard.reporting.drain_rate import DrainOutlook, drain_outlook
-from shard.reporting.progress import segment_status, unacknowledged
+from shard.reporting.progress import DrainOutlook, drain_outlook, segment_status, unacknowledged
 from shard.state.consumers import RegisteredConsumer
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.steps import Steps, encoding_cost, parts
 from shard.subscriptions.deliveries import record_limit
-from shard.subscriptions.external_topics import remaining_at_source
 from shard.subscriptions.gate import Gate, is_gated, tracks_acknowledgements
+from shard.subscriptions.positions import remaining_at_source
 from shard.subscriptions.stalled import Unfinished
 
 CountedBacklogs = Mapping[int, int | None]

@@ -14,9 +14,12 @@ from headgate.protocol.replies import AnyReplyBody, Done
 from headgate.protocol.request_fields import RequestBody
 from headgate.protocol.requests import Request
 from metrics.label_values import RequestLimit
+from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
+from shard.state.subscription import Subscription
+from shard.state.topic import Topic
 from shard.steps import Steps
-from shard.subscriptions.refusal import Refusal, RequestRefusedError
+from shard.subscriptions.refusal import Refusal, RequestRefusedError, invalid
 
 Answer = Callable[[ShardState], "AnyReplyBody | Stepwise"]
 """State after the entries are applied → reply body, or a query that has taken its snapshot of that state."""
@@ -122,3 +125,29 @@ def _take(steps: Steps[StepResult]) -> Steps[StepResult]:
         return (yield from steps)
     except RequestRefusedError as error:
         return error.refusal
+
+
+FoundT = TypeVar("FoundT")
+
+
+# Lookups. A refusal names no others: the user may not be allowed to see them, and most are in other shards. Clients
+# ask for those that exist (headgate.client.unknown_names).
+
+
+def find_topic(name: str, state: ShardState) -> Topic:
+    return _require(state.topics.get(name), f"there is no topic {name!r}")
+
+
+def find_subscription(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription]:
+    topic = find_topic(topic_name, state)
+    return topic, _require(topic.subscriptions.get(name), f"topic {topic_name!r} has no subscription {name!r}")
+
+
+def find_producer(name: str, state: ShardState) -> ProducerState:
+    return _require(state.producers.of_name(name), f"there is no producer {name!r} on this shard")
+
+
+def _require(found: FoundT | None, problem: str) -> FoundT:
+    if found is None:
+        raise RequestRefusedError(invalid(problem))
+    return found

@@ -18,10 +18,11 @@ from shard.requests.handlers import (
     Registration,
     command,
     done,
+    find_producer,
+    find_topic,
     handler,
     user_command,
 )
-from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal, invalid, refuse

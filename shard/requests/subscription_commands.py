@@ -24,17 +24,25 @@ from headgate.protocol.requests import (
 )
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from shard.reporting.description import describe
-from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, command, done, user_command
-from shard.requests.lookup import find_subscription, find_topic
+from shard.requests.handlers import (
+    Answer,
+    Decision,
+    StepResult,
+    Stepwise,
+    command,
+    done,
+    find_subscription,
+    find_topic,
+    user_command,
+)
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic, TopicSnapshot
 from shard.steps import Steps
-from shard.subscriptions.external_topics import seekable_ends, start_error
 from shard.subscriptions.gate import compute_gate, is_gated, tracks_acknowledgements
+from shard.subscriptions.positions import SeekTarget, seek_positions, seekable_ends, start_error
 from shard.subscriptions.refusal import Refusal, invalid
 from shard.subscriptions.registration import default_order, order_error, subscriptions_error
-from shard.subscriptions.seek import SeekTarget, seek_positions
 
 SEGMENT_TWICE: Final = "the positions name a segment twice"
 
@@ -139,7 +147,7 @@ def delete_subscription(request: DeleteSubscription, state: ShardState) -> Decis
 
 
 def seek_subscription(request: SeekSubscription, state: ShardState) -> Decision | Refusal:
-    """Move a subscription; shard.subscriptions.seek computes the positions and what is rejected."""
+    """Move a subscription; shard.subscriptions.positions computes the positions and what is rejected."""
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))

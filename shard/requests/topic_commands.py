@@ -4,17 +4,18 @@ A command that was executed before (same token) gets its reply again and is not 
 split or merge is one entry, so no half-done state exists.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from headgate.errors import LayoutError
 from headgate.model import entries as e
+from headgate.model.hashing import ShardMap
 from headgate.model.layout import Layout
 from headgate.model.text import listed
 from headgate.protocol.codec import cut_page, follows
-from headgate.protocol.replies import AnyReplyBody, TopicList, TopicReply
+from headgate.protocol.replies import AnyReplyBody, TopicList, TopicPlace, TopicReply
 from headgate.protocol.requests import (
     CreateTopic,
     DeleteTopic,
@@ -25,9 +26,7 @@ from headgate.protocol.requests import (
     SplitSegment,
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
-from shard.requests.handlers import Answer, Decision, command, done, user_command
-from shard.requests.lookup import find_topic
-from shard.requests.topic_shard import find_place, refuse_creation
+from shard.requests.handlers import Answer, Decision, command, done, find_topic, user_command
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal, invalid
@@ -216,6 +215,43 @@ def _refuse_external(topic: Topic) -> Refusal:
 
 def _describe(name: str) -> Answer:
     return lambda state: TopicReply(topic=describe(state.topics[name], state.shard))
+
+
+def find_place(request: FindTopic, _: ShardState) -> Decision:
+    """Say whether this shard has a topic. The answer leaves once everything is durable that it rests on."""
+
+    def answer(state: ShardState) -> AnyReplyBody:
+        topic = state.topics.get(request.topic)
+        return TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
+
+    return Decision((), answer)
+
+
+def refuse_creation(topic: str, asked: Sequence[int], state: ShardState) -> Refusal | None:
+    """Decide on which shard a name becomes a topic, once a cluster has more shards than before.
+
+    Two shards must never have one name. The ledger of each shard has the numbers of shards, so this holds across
+    leaders:
+
+    1. A shard whose ledger has a longer list creates no topic for a client with a shorter one.
+    2. A leader that knows a shorter list than the client creates nothing yet: the client repeats its request.
+    3. A shard creates only names that belong to it by the present number. So if its ledger has the list and not a
+       name of others, it never gets that, and `FindTopic` says so. A client creates a topic once all older places
+       have said it.
+    4. The entry that stores a list lets ids begin above all earlier ones, so a name that was deleted on one shard and
+       created on another one has another id.
+
+    Return why this shard, which has no such topic, does not create it for a client that knows the list ``asked``.
+    """
+    known = state.ids.shard_counts
+    if len(asked) > max(1, len(known)):
+        return Refusal("unavailable", f"shard {state.shard} has yet to store that the cluster has {asked[-1]} shards")
+    if not known:
+        return None
+    if tuple(asked) != known:
+        return Refusal("invalid", f"the cluster has {known[-1]} shards by now; a client that knows creates the topic")
+    home = ShardMap(known).candidates(topic)[0]
+    return None if home == state.shard else Refusal("invalid", f"topic {topic!r} belongs to shard {home}")
 
 
 COMMANDS: Final = (

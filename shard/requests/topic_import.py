@@ -34,8 +34,7 @@ from headgate.protocol.requests import ImportTopic, SegmentImport
 from headgate.views.topics import TopicImportResult
 from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, stepwise_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text, step_cost
-from shard.requests.topic_commands import MAX_SEGMENTS, describe, repeated
-from shard.requests.topic_shard import refuse_creation
+from shard.requests.topic_commands import MAX_SEGMENTS, describe, refuse_creation, repeated
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps

@@ -5,23 +5,138 @@ leader and contender reach the same state. The leader's state is ahead of the le
 in flight. Nothing is sent before its chunk is durable, and a failed commit discards the state.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_segments
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
-from shard.state.dedup_window import FinishedBatch
-from shard.state.deleted_members import DeletedMembers
-from shard.state.id_range import IdRange
+from headgate.protocol.mqtt_topics import user_of
+from shard.state.consumers import REMOVED_CONSUMER_RETENTION_MS, RegisteredConsumer, RemovedConsumer
 from shard.state.ledger_time import LedgerTime
-from shard.state.producers import Producers
+from shard.state.producers import FinishedBatch, Producers
 from shard.state.subscription import Subscription
-from shard.state.terms import Terms
-from shard.state.topic import SegmentTail, Topic
-from shard.state.traffic import Traffic
-from shard.state.usage import Usage
+from shard.state.topic import SegmentTail, Topic, Traffic
+
+IDS_PER_SHARD_COUNT: Final = 1 << 40
+"""A name has another shard for each number of shards, which counts its own ids: each number has a range of its own."""
+
+
+@dataclass(slots=True)
+class IdRange:
+    """The ids of topics and subscriptions. One counter, so that a shard never uses an id twice."""
+
+    shard_counts: tuple[int, ...] = ()
+    """All numbers of shards that the cluster has had, rising; empty: it has had only one."""
+    next_id: int = 1
+
+    def use(self, used: int) -> None:
+        self.next_id = max(self.next_id, used + 1)
+
+    def grow(self, counts: tuple[int, ...]) -> None:
+        """Set the numbers of shards, and begin with the ids of topics that are created by the last one."""
+        self.shard_counts = counts
+        self.next_id = max(self.next_id, (len(counts) - 1) * IDS_PER_SHARD_COUNT)
+
+
+@dataclass(slots=True)
+class Terms:
+    """The terms of one shard: where each began, and its random id. Together they name the shard's history.
+
+    A ledger that was put back to an older state has another history from its next term on. Leader epochs count terms,
+    so the same number may name a lost term and a present one. The ids, of 63 random bits, differ.
+
+    A point of a history is a chunk and the id of its term. Two histories that have a point in common are equal up to
+    it. Points are exact for any age: the first chunks of all terms are kept anyway
+    (docs/decisions/fencing-after-trim.md), and an id adds nine bytes to a snapshot.
+    """
+
+    start_chunks: list[int] = field(default_factory=list)
+    """The first chunk of every term, ascending; members permanently."""
+    ids: list[int] = field(default_factory=list)
+    started_at_ms: int = 0
+    """Ledger time of the newest term's first chunk."""
+
+    @property
+    def newest_id(self) -> int:
+        """Id of the newest term; 0 before the first one."""
+        return self.ids[-1] if self.ids else 0
+
+    def begin(self, entry: e.TermStarted, chunk: int, at_ms: int) -> None:
+        self.start_chunks.append(chunk)
+        self.ids.append(entry.term_id)
+        self.started_at_ms = at_ms
+
+    def wrote(self, chunk: int, term_id: int) -> bool:
+        """Return whether ``chunk``, which is not after the newest one, is of the term ``term_id``."""
+        index = bisect_right(self.start_chunks, chunk) - 1
+        return index >= 0 and self.ids[index] == term_id
+
+
+Owned = Literal["topics", "segments", "subscriptions", "consumers"]
+
+
+class Usage(dict[tuple[str, Owned], int]):
+    """(user, what) → how many topics, segments, subscriptions or consumers the user has; nothing is 0.
+
+    Counted with each change, so that a quota is judged without a scan. A segment belongs to the user who
+    created its topic, and a consumer to the user who registered it.
+    """
+
+    def add(self, user: str, owned: Owned, count: int) -> None:
+        """Add ``count``, which may be negative."""
+        total = self.get((user, owned), 0) + count
+        if total:
+            self[user, owned] = total
+        else:
+            self.pop((user, owned), None)
+
+    def add_topic(self, topic: Topic, times: Literal[1, -1] = 1) -> None:
+        self.add(topic.user, "topics", times)
+        self.add(topic.user, "segments", times * len(topic.layout.segments))
+        for subscription in topic.subscriptions.values():
+            self.add_subscription(subscription, times)
+
+    def add_subscription(self, subscription: Subscription, times: Literal[1, -1] = 1) -> None:
+        self.add(subscription.user, "subscriptions", times)
+        for consumer in subscription.consumers.values():
+            self.add_consumer(consumer, times)
+
+    def add_consumer(self, consumer: RegisteredConsumer | None, times: Literal[1, -1] = 1) -> None:
+        if consumer is not None:
+            self.add(user_of(consumer.client_id), "consumers", times)
+
+
+MAX_DELETED_MEMBERS: Final = 10_000
+"""Per shard; beyond it, the earliest are forgotten. About 200 bytes each."""
+
+
+@dataclass(slots=True)
+class DeletedMembers:
+    """The consumers of deleted subscriptions and topics, so that a late registration brings none of them back.
+
+    A broker may deliver a copy of a registration after the subscription was deleted, even after its
+    topic was created again. Ids do not help: a first registration names none.
+    """
+
+    members: list[tuple[str, str, RemovedConsumer]] = field(default_factory=list)
+    """(topic, subscription, consumer), latest last; names, because ids are not used again."""
+
+    def add(self, subscriptions: Iterable[Subscription], at_ms: int) -> None:
+        """Add the consumers of ``subscriptions``, which are deleted at ``at_ms``, and forget those of long ago."""
+        earliest_ms = at_ms - REMOVED_CONSUMER_RETENTION_MS
+        members = [member for member in self.members if member[2].at_ms > earliest_ms]
+        for deleted in subscriptions:
+            members += [(deleted.topic, deleted.name, consumer) for consumer in deleted.consumers.known(at_ms)]
+        self.members = members[-MAX_DELETED_MEMBERS:]
+
+    def of(self, topic: str, subscription: str) -> list[RemovedConsumer]:
+        """Return the consumers of all deleted subscriptions of that name in topics of that name."""
+        return [consumer for *names, consumer in self.members if names == [topic, subscription]]
+
 
 MAX_REMEMBERED_COMMANDS = 10_000
 """Commands stored by token, so that a repeated command is not executed twice. About 100 bytes each."""

@@ -13,8 +13,7 @@ from typing import Any
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.identifiers import ANONYMOUS
-from shard.state.consumers import Consumers, RemovedConsumer
-from shard.state.holdings import Holdings
+from shard.state.consumers import Consumers, Holdings, RemovedConsumer
 from shard.state.progress import Progress
 from shard.state.redelivery import Redelivery
 

@@ -7,7 +7,7 @@ For each acknowledgement, the first matching rule applies:
 3. The consumer must hold the segment at this generation. A revoked holder holds it until it is
    released. The holder of a bucket range acknowledges for its buckets only.
 4. The end offset must not lie beyond the last record: the segment would count as drained before the
-   rest is written. (External topics: shard.subscriptions.external_topics.)
+   rest is written. (External topics: shard.subscriptions.positions.)
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
 6. QUEUE acknowledges the present delivery of a record. An earlier one has ended: the record is delivered again.
@@ -28,10 +28,10 @@ from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
-from shard.subscriptions.claims import Claims, consumer_error
 from shard.subscriptions.deliveries import record_limit
-from shard.subscriptions.external_topics import acknowledgeable_end
 from shard.subscriptions.parking import ParkedInBatch
+from shard.subscriptions.positions import acknowledgeable_end
+from shard.subscriptions.registration import Claims, consumer_error
 
 MAX_RANGES: Final = 400_000
 MAX_RANGES_PER_SEGMENT: Final = 10_000

@@ -29,7 +29,7 @@ from headgate.protocol.requests import (
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
-from shard.subscriptions.claims import Claims, consumer_error
+from shard.subscriptions.registration import Claims, consumer_error
 
 MAX_RECORDS: Final = 10_000
 """Records of one segment that were begun or have failed. Each costs some 200 bytes in the leader."""

@@ -30,7 +30,7 @@ from headgate.protocol.replies import ResumingKey
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, UnparkKey
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
-from shard.subscriptions.claims import Claims, consumer_error
+from shard.subscriptions.registration import Claims, consumer_error
 
 MAX_PARKED_KEYS: Final = 10_000
 """The limit of one subscription. Each costs some 300 bytes in the leader, and up to 256 in a grant."""

@@ -1,12 +1,12 @@
-"""Decides whether a consumer may register, and what that changes in the subscription. Pure.
+"""Decides whether a consumer may register, what that changes, for what it may speak, and when it is lost. Pure.
 
-The first matching rule applies:
+The first matching rule applies to a registration:
 
 1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request
    late, and segments would be assigned to a consumer that no longer runs. So is one that a command
    evicted, otherwise its segments would return to it at once. An instance whose grace period ended
    may register again unchanged.
-2. A name that a newer incarnation holds is rejected (shard.subscriptions.sessions).
+2. A name that a newer incarnation holds is rejected (`judge_claim`).
 3. A type other than the recorded one is rejected, and so is an order that the type does not have.
 4. An unknown type becomes known, with the requested or the default order.
 5. A joining consumer changes order and balance if it requests them. A returning one does not: its
@@ -21,17 +21,97 @@ or an older client, names none, so the shard remembers the consumers of deleted 
 restarted program creates a new subscription.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from headgate.model import entries as e
+from headgate.model.hashing import SegmentSlice, segment_of
 from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.requests import RegisterConsumer
 from shard.state.consumers import RegisteredConsumer, RemovedConsumer, find_removed
 from shard.state.subscription import Subscription
 from shard.subscriptions.refusal import Refusal, refuse
-from shard.subscriptions.sessions import Claim, judge_claim
+
+MISSED_HEARTBEATS = 3
+"""Consecutive missed heartbeats after which a consumer is disconnected: two may be lost in transit."""
+
+
+class Claim(StrEnum):
+    FRESH = "fresh"
+    """No instance is registered under the name."""
+    CURRENT = "current"
+    """It is the registered instance."""
+    REPLACES = "replaces"
+    """It replaces the registered instance."""
+    OUTDATED = "outdated"
+    """The registered instance has replaced it."""
+
+
+def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: str) -> Claim:
+    """Decide which instance owns a name.
+
+    1. An instance is identified by (incarnation, client id). Any instance may claim an unused name.
+    2. The same identity is the same instance: it returns to what it holds.
+    3. A lower incarnation was replaced: it is fenced.
+    4. Any other instance replaces the registered one: a higher incarnation, or the same at another client, which may be
+       a second process that must not share a generation.
+    """
+    if known is None:
+        return Claim.FRESH
+    if (incarnation, client_id) == (known.incarnation, known.client_id):
+        return Claim.CURRENT
+    return Claim.OUTDATED if incarnation < known.incarnation else Claim.REPLACES
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredConsumers:
+    disconnected: tuple[str, ...]
+    """Connected until now, without a heartbeat for too long."""
+    evicted: tuple[str, ...]
+    """Disconnected for longer than the grace period."""
+
+
+NONE_EXPIRED = ExpiredConsumers((), ())
+
+
+def find_expired(
+    consumers: Mapping[str, RegisteredConsumer],
+    last_seen_seconds: Mapping[str, float],
+    *,
+    now_seconds: float,
+    now_ms: int,
+    heartbeat_interval_seconds: float,
+    grace_seconds: float,
+    lease_seconds: float,
+) -> ExpiredConsumers:
+    """Return the consumers whose heartbeat or grace period has expired.
+
+    1. A consumer without a heartbeat for `MISSED_HEARTBEATS` intervals is disconnected.
+    2. It is evicted when this leader has seen it disconnected for the grace period. By the ledger's clock, which a
+       change of leader does not renew, the period may end before, but not before the lease of the consumer: it may be
+       alive, and the clock may have been set, or differ from that of the previous leader.
+
+    ``now_ms`` is wall time, comparable with the ledger's. Seconds are the leader's own monotonic clock.
+    ``last_seen_seconds`` has an entry for each consumer: the last heartbeat of a connected one, or since when this
+    leader has known a disconnected one to be so.
+    """
+    disconnected: list[str] = []
+    evicted: list[str] = []
+    for name, consumer in consumers.items():
+        unseen_seconds = now_seconds - last_seen_seconds[name]
+        if consumer.disconnected_at_ms is None:
+            if unseen_seconds >= MISSED_HEARTBEATS * heartbeat_interval_seconds:
+                disconnected.append(name)
+        elif unseen_seconds >= grace_seconds or (
+            unseen_seconds >= lease_seconds and now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000
+        ):
+            evicted.append(name)
+    if not disconnected and not evicted:
+        return NONE_EXPIRED
+    return ExpiredConsumers(tuple(sorted(disconnected)), tuple(sorted(evicted)))
+
 
 MAX_CONSUMERS: Final = 1000
 """Limit for the consumers of one subscription, connected or in their grace period, as in Kafka's share groups."""
@@ -170,3 +250,39 @@ def _changed_configuration(
     return e.SubscriptionConfigured(
         **subscription.ids, subscription_type=request.subscription_type, order=order, balance=balance
     )
+
+
+def consumer_error(subscription: Subscription, consumer: str, incarnation: int) -> str | None:
+    """Return why this instance of ``consumer`` is no member of the subscription; None: it is."""
+    known = subscription.consumers.get(consumer)
+    if known is None:
+        return f"consumer {consumer!r} is not registered"
+    if known.incarnation != incarnation:
+        return f"consumer {consumer!r} is now incarnation {known.incarnation}, not {incarnation}"
+    return None
+
+
+class Claims:
+    """The grants of one consumer. The texts about other holders are made once for a whole request."""
+
+    def __init__(self, subscription: Subscription, consumer: str) -> None:
+        self._subscription = subscription
+        self._consumer = consumer
+        self._described: dict[int, str] | None = None
+
+    def held(self, segment: int, generation: int) -> SegmentSlice | str:
+        """Return the slice that the consumer holds at this generation, or that it does not. Revoked slices are held."""
+        held = self._subscription.holdings.held_at(segment, generation)
+        if held is not None and self._subscription.holdings[held].consumer == self._consumer:
+            return held
+        holders = self._holders(segment)
+        return f"segment {segment} is held by {holders}, not by {self._consumer!r} at generation {generation}"
+
+    def _holders(self, segment: int) -> str:
+        if self._described is None:
+            found: dict[int, list[str]] = {}
+            for held, holding in sorted(self._subscription.holdings.items()):
+                text = f"{holding.consumer!r} at generation {holding.generation}"
+                found.setdefault(segment_of(held), []).append(text)
+            self._described = {each: " and ".join(texts) for each, texts in found.items()}
+        return self._described.get(segment, "no consumer")

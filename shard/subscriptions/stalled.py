@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.model.hashing import SegmentSlice, buckets_of, segment_of
-from shard.state.acknowledged import AcknowledgementProgress
+from shard.state.progress import AcknowledgementProgress
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView

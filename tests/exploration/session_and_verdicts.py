@@ -28,12 +28,10 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import OpenProducer, ProduceBatch, Record, Request
-from shard.access.requirements import refuse_access
-from shard.access.rules import OPEN, AccessRules
+from shard.access.rules import OPEN, AccessRules, refuse_access
 from shard.requests.handlers import Decision
-from shard.requests.placement import route_batch
 from shard.requests.producer_commands import open_producer
-from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
+from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term, route_batch
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 from tests.exploration.search import BrokenPromiseError

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from shard.access.quotas import Limits

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from controller.leadership.policy.readiness import STORE_LOST_SECONDS
+from controller.leadership.policy.instance_record import STORE_LOST_SECONDS
 from tests.simulation.broken_promise import InvariantViolationError
 
 if TYPE_CHECKING:

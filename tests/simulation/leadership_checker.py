@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from controller.leadership.policy.transfer_pace import START_SECONDS, TERM_SECONDS
+from controller.leadership.policy.spread import START_SECONDS, TERM_SECONDS
 from headgate import ShardInfo
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e

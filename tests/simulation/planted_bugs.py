@@ -24,7 +24,7 @@ from headgate.model.layout import Layout, SegmentState
 from shard.requests.verdicts import Accept, Duplicate
 from shard.subscriptions.gate import undrained_sealed
 from shard.subscriptions.refusal import Refusal
-from shard.subscriptions.sessions import Claim
+from shard.subscriptions.registration import Claim
 from tests.support.fakes.object_store import FakeStore
 
 _PACKAGES = """
@@ -228,10 +228,10 @@ SPREAD = "controller.leadership.policy.spread:plan"
 LEVELS = "controller.leadership.policy.feature_levels"
 TRIM = "controller.retention.trim_policy"
 MERGE = "drain.backlog.merge"
-SESSIONS = "shard.subscriptions.sessions"
-SEEK = "shard.subscriptions.seek:seek_positions"
+SESSIONS = "shard.subscriptions.registration"
+SEEK = "shard.subscriptions.positions:seek_positions"
 DEVICES = "controller.devices"
-QUOTA = "shard.requests.quota"
+QUOTA = "shard.access.quotas"
 SUBSCRIPTION = "shard.state.subscription:Subscription"
 SERVE = (Role.LEADING, (Action.SERVE,))
 
@@ -265,9 +265,9 @@ BUGS = (
     Bug("A consumer creates a deleted subscription again.", "shard.subscriptions.registration:judge_deleted_subscription", always(None)),
     Bug("A consumer delivers after its lease.", "headgate.client.consuming.record_queue:DeliveryLease.begin",
         lambda right, self, asked_at, _: right(self, asked_at, 1e9), "lasting"),
-    Bug("An acknowledgement of a former holder counts.", "shard.subscriptions.claims:Claims.held", _claiming_what_others_hold),
-    Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.external_topics:acknowledgeable_end", always(None)),
-    Bug("A consumer may start at a position that does not exist.", "shard.subscriptions.own_positions:own_positions_error", always(None)),
+    Bug("An acknowledgement of a former holder counts.", "shard.subscriptions.registration:Claims.held", _claiming_what_others_hold),
+    Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.positions:acknowledgeable_end", always(None)),
+    Bug("A consumer may start at a position that does not exist.", "shard.subscriptions.positions:own_positions_error", always(None)),
     Bug("A seek to the latest record leaves sealed segments as they are.", SEEK, _latest_of_active),
     Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
     Bug("A seek to a time begins a minute too late.", "headgate.reading.time_lookup:positions_at",
@@ -281,7 +281,7 @@ BUGS = (
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
     Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.codec:batch_digest", always(bytes(16))),
     Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
-    Bug("Named producers expire like anonymous ones.", "shard.requests.producer_expiry:expired_producers", _expiring_names),
+    Bug("Named producers expire like anonymous ones.", "shard.requests.tick:expired_producers", _expiring_names),
     # Segments, records and what they are counted as
     Bug("An external topic may have any graph.", "shard.requests.source_listing:check_graph", always(None)),
     # Leadership
@@ -293,7 +293,7 @@ BUGS = (
     Bug("A daemon that cannot read the ledger leads.", ON, with_transition(Role.CATCHING_UP, Event.LEDGER_UNREADABLE, *SERVE)),
     Bug("A daemon keeps the lock after its term.", ON, _keeping_the_lock),
     Bug("Put-if-absent is a plain put.", "tests.support.fakes.object_store:FakeStore.create", _overwriting),
-    Bug("The ledger's time follows every clock.", "shard.state.steady_clock:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
+    Bug("The ledger's time follows every clock.", "shard.state.ledger_time:SteadyClock.read", lambda _, __, wall_ms, ___: wall_ms),
     Bug("A daemon in maintenance keeps its shards.", SPREAD,
         lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
     # Queues
@@ -301,7 +301,7 @@ BUGS = (
     Bug("No consumer takes the segment of one without progress.", "shard.subscriptions.stalled:takeable", always({})),
     Bug("A dead record is acknowledged and stored nowhere.", "headgate.client.consuming.dead_letters:DeadLetterSender._store", _at_once),
     # Parked keys
-    Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
+    Bug("A grant does not name the parked keys.", "shard.state.redelivery:ParkedKeys.within", always([])),
     Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.decisions.unstored_acknowledgements:UnstoredAcknowledgements.add_parked", always(None)),
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # More shards
@@ -314,7 +314,7 @@ BUGS = (
     Bug("A snapshot names the fields of a later level.", "controller.snapshots.format:encode_snapshot", with_arguments(level=2), "upgrade"),
     # What is remembered of a topic, and what is said about a subscription
     Bug("A source position is stored in any topic with the name.", VERDICT, accepting("deleted and created again"), "rebirth"),
-    Bug("A reader's own positions are those of any topic with the name.", "shard.subscriptions.own_positions:own_positions_error",
+    Bug("A reader's own positions are those of any topic with the name.", "shard.subscriptions.positions:own_positions_error",
         lambda right, topic, ends, request, **alone: right(topic, ends, with_fields(request, positions_topic_id=None), **alone), "rebirth"),
     Bug("A segment is blocked since the newest one was created.", "shard.subscriptions.gate:blocked_since_ms",
         lambda _, layout, blocked, since: max([since, *(layout.segments[each].created_at_ms for each in blocked)]) if blocked else None,
@@ -325,7 +325,7 @@ BUGS = (
     Bug("No quota of objects holds.", f"{QUOTA}:judge_growth", always(None), "tenants"),
     Bug("A quota refuses the last object that it allows.", f"{QUOTA}:judge_growth",
         lambda right, growth, *rest: right({owned: added + 1 for owned, added in growth.items() if added}, *rest), "tenants"),
-    Bug("A consumer that is removed stays counted.", "shard.state.usage:Usage.add_consumer",
+    Bug("A consumer that is removed stays counted.", "shard.state.shard_state:Usage.add_consumer",
         lambda right, self, found, times=1: right(self, found) if times > 0 else None, "tenants"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),

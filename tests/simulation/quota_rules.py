@@ -15,8 +15,7 @@ from typing import Final
 from headgate.model import entries as e
 from headgate.protocol.mqtt_topics import user_of
 from metrics.label_values import Quota
-from shard.access.quotas import Limits
-from shard.requests.quota import count_of
+from shard.access.quotas import Limits, count_of
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 

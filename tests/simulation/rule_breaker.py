@@ -19,7 +19,7 @@ from headgate.protocol import codec, requests
 from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic
 from headgate.protocol.replies import Acknowledged, Committed, ProducerIdentity, Registered, Rejected, Reply
 from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, MAX_RECORD_BYTES, PROTOCOL_VERSION, Start
-from shard.state.dedup_window import WINDOW
+from shard.state.producers import WINDOW
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import InvariantViolationError

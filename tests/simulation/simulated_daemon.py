@@ -18,17 +18,15 @@ from controller.cluster.config import LedgerIdentity
 from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
 from controller.context.step_driver import SerialSteps, TurnBudget
-from controller.leader.election_events import ElectionEvents
+from controller.leader.daemon_shards import ElectionEvents, ShardGrowth
+from controller.leader.follower import ShardContext
 from controller.leader.leader import ShardLeader
-from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
-from controller.leader.shard_growth import ShardGrowth
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.policy.instance_record import InstanceRecord
-from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.standby import estimated_bytes
-from controller.leadership.policy.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.settings.sections import SpreadSettings
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
@@ -42,8 +40,8 @@ from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
+from shard.state.ledger_time import SteadyClock
 from shard.state.shard_state import ShardState
-from shard.state.steady_clock import SteadyClock
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.leadership_checker import SETTLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers
@@ -396,7 +394,7 @@ class SimulatedDaemon:
     def _on_announcement(self, topic: str, payload: bytes) -> None:
         for controller in self.controllers:
             if controller.leader is not None and topic == leader_topic(CLUSTER, controller.shard):
-                controller.leader.announcer.seen(payload)
+                controller.leader.outbox.seen(payload)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
         presence = codec.read_presence(topic, payload)

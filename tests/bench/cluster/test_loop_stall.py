@@ -9,8 +9,7 @@ from bench.harness.one_leader import Stall
 from bench.harness.worst_cases import CASES, QUERIES, limit_of, plain
 from headgate.protocol.request_fields import MAX_BATCH_RECORDS, MAX_HELD_SEGMENTS, RequestBody
 from headgate.protocol.requests import ConfirmRevoked, Heartbeat, ProduceBatch, PruneTopic
-from shard.access.requirements import _ACTS
-from shard.access.rules import Action
+from shard.access.rules import _ACTS, Action
 
 
 def test_every_kind_of_request_has_a_case() -> None:

@@ -25,9 +25,8 @@ from headgate.protocol.requests import (
     Request,
 )
 from metrics.label_values import Quota
-from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND
+from shard.access.quotas import DEFAULT_LIMITS, IDLE_PRODUCER_MS, MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
-from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client as client_of
 

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, EVACUATION_TRANSFER_SECONDS
-from controller.leadership.policy.readiness import STORE_LOST_SECONDS
-from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
+from controller.leadership.policy.instance_record import STORE_LOST_SECONDS
+from controller.leadership.policy.spread import MAX_IN_FLIGHT
 from controller.leadership.policy.transitions import Leadership, Role
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot

@@ -25,7 +25,7 @@ from headgate.model.layout import Layout
 from shard.state.consumers import Consumers, RegisteredConsumer
 from shard.state.progress import Progress
 from shard.state.subscription import Subscription
-from shard.state.traffic import Rate
+from shard.state.topic import Rate
 
 ON = ScalingSettings(split=True, merge=True, split_records_per_second=1000, split_bytes_per_second=100_000)
 LATER = 3_600_000

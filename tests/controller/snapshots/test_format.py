@@ -17,8 +17,7 @@ from controller.snapshots.format import SnapshotError, decode_steps, encode_snap
 from controller.snapshots.stored_topic import stored
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
-from shard.state.dedup_window import FinishedBatch, FinishedBatches
-from shard.state.producers import ProducerState
+from shard.state.producers import FinishedBatch, FinishedBatches, ProducerState
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail
 from tests.support.samples.histories import History

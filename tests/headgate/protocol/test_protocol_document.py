@@ -50,11 +50,10 @@ from shard.access.rules import AccessRules, Right, Role
 from shard.requests import verdicts
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_term
-from shard.state.dedup_window import WINDOW
+from shard.state.producers import WINDOW
 from shard.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from shard.subscriptions.refusal import Refusal
-from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
-from shard.subscriptions.sessions import MISSED_HEARTBEATS
+from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS, MISSED_HEARTBEATS
 from tests.support.documents.markdown import sections, ticked
 from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
 from tests.support.worlds.one_shard import OneShard

@@ -14,8 +14,7 @@ from headgate.protocol.requests import (
     ListSubscriptions,
     ListTopics,
 )
-from shard.access.requirements import refuse_access, required
-from shard.access.rules import ACTIONS, OPEN, AccessRules, Act, Action, Right, Role
+from shard.access.rules import ACTIONS, OPEN, AccessRules, Act, Action, Right, Role, refuse_access, required
 
 RULES = AccessRules(
     {

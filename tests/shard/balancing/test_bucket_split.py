@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of
+from shard.balancing.balance import assign
 from shard.balancing.bucket_split import Pool, pools
-from shard.balancing.target import assign
 
 
 def names(count: int, prefix: str = "c") -> list[str]:

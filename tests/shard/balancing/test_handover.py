@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.model.hashing import BucketRange
 from shard.balancing.handover import HandoverState, Moves, plan
-from shard.state.holdings import Holding
+from shard.state.consumers import Holding
 
 BOTH = {"ada", "bob"}
 ADA, BOB, REMOVED = Holding("ada", 1), Holding("bob", 1), Holding("removed", 1)

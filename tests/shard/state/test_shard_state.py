@@ -1,5 +1,6 @@
 """The same entries give the same state, and no id is used twice."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,10 +8,10 @@ import pytest
 from headgate.model import entries as e
 from shard.state import shard_state
 from shard.state.consumers import Consumers, RemovedConsumer
-from shard.state.deleted_members import DeletedMembers
-from shard.state.shard_state import ShardState, Tombstone
+from shard.state.shard_state import DeletedMembers, ShardState, Terms, Tombstone, Usage
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
+from tests.support.samples.histories import History
 
 
 def state_after(*chunks: list[Any]) -> ShardState:
@@ -280,3 +281,50 @@ def test_a_limited_number_of_former_consumers_is_remembered() -> None:
 
     found = [member.consumer for member in members.of("orders", "billing")]
     assert (10_000, "2-0", "11-999") == (len(found), found[0], found[-1])
+
+
+def test_a_point_of_the_history_is_a_chunk_and_the_term_that_wrote_it() -> None:
+    terms = Terms()
+    for chunk, term_id in ((1, 11), (5, 55), (6, 66)):
+        terms.begin(e.TermStarted(leader_epoch=1, instance="a", term_id=term_id), chunk, 7)
+
+    wrote = {(chunk, term_id) for chunk in range(10) for term_id in (0, 11, 55, 66, 67) if terms.wrote(chunk, term_id)}
+
+    assert {(1, 11), (2, 11), (3, 11), (4, 11), (5, 55), (6, 66), (7, 66), (8, 66), (9, 66)} == wrote
+    assert (66, 7) == (terms.newest_id, terms.started_at_ms)
+
+
+def test_a_shard_without_a_term_has_no_history() -> None:
+    assert not Terms().wrote(1, 0)
+    assert 0 == Terms().newest_id
+
+
+def random_history(seed: int) -> History:
+    history = History(seed)
+    history.grow(60)
+    return history
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_counts_equal_a_count_of_everything(seed: int) -> None:
+    state = random_history(seed).state
+    counted = Usage()
+    for topic in state.topics.values():
+        counted.add_topic(topic)
+
+    assert counted == state.usage
+    assert all(count > 0 for count in state.usage.values())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_producers_of_each_user_are_counted_and_ordered_by_use(seed: int) -> None:
+    history = random_history(seed)
+    producers = history.state.producers
+
+    assert Counter(producer.user for producer in history.state.producers.values()) == Counter(
+        {user: producers.count_of(user) for user in ("u0", "u1") if producers.count_of(user)}
+    )
+    for user in ("u0", "u1"):
+        assert [each for each in producers.anonymous.values() if each.user == user] == list(
+            producers.anonymous_of(user)
+        )

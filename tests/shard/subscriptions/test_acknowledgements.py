@@ -5,7 +5,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
-from shard.state.holdings import Holdings
+from shard.state.consumers import Holdings
 from shard.subscriptions.acknowledgements import judge
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headgate.model import entries as e
 from headgate.model.hashing import BucketRange, segment_hash
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, ResumedKey, UnparkKey
-from shard.state.parked_keys import ParkedKey
+from shard.state.redelivery import ParkedKey
 from shard.subscriptions import acknowledgements
 from shard.subscriptions.parking import ParkedInBatch, has_key, judge_park, judge_unpark, resuming_keys
 from tests.coordinator.conftest import Lead

@@ -3,10 +3,9 @@
 import pytest
 
 from headgate.model.offset_ranges import OffsetRanges
-from shard.state.consumers import RegisteredConsumer
-from shard.state.holdings import Holding
+from shard.state.consumers import Holding, RegisteredConsumer
 from shard.state.redelivery import Attempts
-from shard.state.traffic import SLOT_MS, Traffic
+from shard.state.topic import SLOT_MS, Traffic
 from shard.subscriptions.stalled import Unfinished, is_stalled, takeable, unfinished
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

@@ -15,16 +15,15 @@ from controller.access.control import AccessControl
 from controller.cluster.config import LedgerIdentity
 from controller.context.leader_context import LeaderContext
 from controller.context.step_driver import SerialSteps, TurnBudget
-from controller.leader.election_events import ElectionEvents
+from controller.leader.daemon_shards import ElectionEvents
+from controller.leader.follower import ShardContext
 from controller.leader.leader import ShardLeader
-from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.policy.feature_levels import supported
 from controller.leadership.policy.instance_record import InstanceRecord
-from controller.leadership.policy.shard_leaders import ShardLeaders
-from controller.leadership.policy.transitions import Event, Role
+from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.feature_level import name_level

@@ -20,7 +20,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
 from controller.leadership.policy.instance_record import MaintenanceRecord
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists

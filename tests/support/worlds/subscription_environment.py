@@ -10,8 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.ports import SubscriptionContext
-from coordinator.settings import CoordinatorSettings
+from coordinator.context import CoordinatorSettings, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
@@ -155,7 +154,7 @@ class CoordinatorHarness:
             settings=SETTINGS,
             later=lambda _, work: asyncio.get_running_loop().call_soon(work),
             now_ms=self.now_ms,
-            rng=random.Random(1),
+            chance=random.Random(1).random,
             observer=self.observer,
         )
         self.coordinator = SubscriptionCoordinator(context)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.leadership.policy.readiness import LACKS
+from controller.leadership.policy.instance_record import LACKS
 from controller.leadership.policy.spread import MAX_WEIGHT, LiveDaemon, Move, Plan, ShardQueue, plan, weights
 
 NAMES = ("a", "b", "c", "d", "e")

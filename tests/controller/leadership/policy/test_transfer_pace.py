@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.leadership.policy.spread import Move
-from controller.leadership.policy.transfer_pace import Abandoned, History, abandonments, startable
+from controller.leadership.policy.spread import Abandoned, History, Move, abandonments, startable
 from metrics.label_values import TransferReason
 
 MAX_IN_FLIGHT = 4

@@ -8,7 +8,7 @@ from controller.settings.sections import IngestSettings
 from headgate.client.decisions.producer_session import Phase
 from headgate.client.decisions.session_batches import REMEMBERED_SECONDS, Identified, Outcome
 from headgate.protocol.replies import ProducerIdentity, Rejected
-from shard.requests.quota import IDLE_PRODUCER_MS
+from shard.access.quotas import IDLE_PRODUCER_MS
 from tests.support.worlds.session_dialogue import Dialogue, led, streaming
 
 # Opening, probing, streaming
