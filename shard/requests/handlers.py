@@ -131,7 +131,7 @@ FoundT = TypeVar("FoundT")
 
 
 # Lookups. A refusal names no others: the user may not be allowed to see them, and most are in other shards. Clients
-# ask for those that exist (headgate.client.unknown_names).
+# ask for those that exist (headgate.client.cluster_query).
 
 
 def find_topic(name: str, state: ShardState) -> Topic:
