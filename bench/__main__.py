@@ -74,7 +74,6 @@ def _write(benchmarks: Benchmarks, name: str | None, folder: Path) -> None:
 
 
 def _measure(name: str, listed: Listed, effort: Effort, *, only_json: bool) -> None:
-    """Measure and print one benchmark."""
     benchmark = listed.benchmark
     measured = benchmark.run(effort)
     missed = benchmark.missed(measured)

@@ -113,7 +113,6 @@ class ChaosCluster(RecordedCluster):
     # Daemons
 
     def settings(self, name: str) -> Settings:
-        """Return the settings of daemon ``name``, which reaches its servers through its proxies."""
         settings = super().settings(name)
         links = self.zookeeper_links[name]
         return settings.replace(
@@ -122,11 +121,9 @@ class ChaosCluster(RecordedCluster):
         )
 
     def daemon_environ(self, name: str) -> Mapping[str, str]:
-        """Return the environment of daemon ``name``, which loads the library of its faults."""
         return {**self.environ, **(self.shims[name].environ if name in self.shims else {})}
 
     async def start_daemons(self) -> None:
-        """Start all daemons."""
         for name in DAEMONS:
             await self.start_daemon(name)
 
@@ -173,14 +170,12 @@ class ChaosCluster(RecordedCluster):
     # Clients
 
     async def start_ended_consumers(self) -> list[Reader]:
-        """Start the consumers again that do not run; return them."""
         ended = [reader for reader in READERS if reader.name not in self.programs]
         for reader in ended:
             await self.start_consumer(reader)
         return ended
 
     async def client_options(self, name: str) -> tuple[str, ...]:
-        """Return the options of a client, which reaches the broker through its proxy."""
         if name not in self.broker_links:
             self.broker_links[name] = await self._link(self.broker.port)
         path = self.folder / f"{name}.client.toml"

@@ -63,7 +63,6 @@ def timeline_of(
 
 
 def _first_stored(topic: TopicEvidence) -> dict[int, int]:
-    """Return when the producer knew that the first record of each segment was stored."""
     segments = {(record.key, record.counter): record.segment for record in topic.stored}
     first: dict[int, int] = {}
     for record in topic.sent:

@@ -81,7 +81,6 @@ class FaultShim:
         struct.pack_into("=q", self._map, FAULTS.index(fault) * _FIELD_BYTES, value)
 
     def clear(self) -> None:
-        """Switch all faults off."""
         for fault in FAULTS:
             self.set(fault, 0)
 

@@ -17,8 +17,6 @@ from trials.judge import TopicEvidence, Violation, judge_topic
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """Everything about a run."""
-
     topics: Sequence[TopicEvidence]
     faults: Sequence[FaultWindow] = ()
     ended_programs: Sequence[str] = ()
@@ -28,7 +26,6 @@ class RunEvidence:
 
 
 def judge(run: RunEvidence) -> list[Violation]:
-    """Return every violation, by topic."""
     found = [*run.notes, *(Violation("program ended", reason) for reason in run.ended_programs)]
     for topic in run.topics:
         found += [

@@ -60,7 +60,6 @@ class Operator:
                 await self.transfer(TOPICS[turn // 2 % len(TOPICS)])
 
     async def transfer(self, topic: str) -> None:
-        """Transfer the shard of ``topic`` to the daemon after its leader."""
         await self._recorded("shard transfer", lambda: self._transfer(topic))
 
     async def _transfer(self, topic: str) -> None:
@@ -130,5 +129,4 @@ class Operator:
 
 
 def _active(topic: TopicInfo) -> list[SegmentInfo]:
-    """Return the active segments, neighbors beside each other."""
     return sorted((each for each in topic.segments if each.state == "active"), key=lambda each: each.first_hash)

@@ -37,8 +37,6 @@ FAULT_COLUMNS: Final = (
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a run."""
-
     seed: int
     command: str
     seconds: float
@@ -70,7 +68,6 @@ def make_report(
     not_tried: Mapping[str, str],
     restarts: Sequence[str],
 ) -> Report:
-    """Return the report of a run that was judged."""
     ends = [*(fault.began_ns for fault in run.faults[1:]), timeline.ended_ns]
     records, subscriptions = {}, {}
     commands: dict[str, Counter[bool]] = defaultdict(Counter)
@@ -120,7 +117,6 @@ def verdict(violations: Sequence[Violation]) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Return the page."""
     found = Counter(violation.invariant for violation in report.violations)
     lines = [
         f"Result: **{verdict(report.violations)}**, after {report.seconds:g} s and {len(report.faults)} faults.",

@@ -44,8 +44,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user asked for."""
-
     minutes: float
     seed: int
     names: Sequence[str]
@@ -63,8 +61,6 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What to play."""
-
     options: Options
     faults: Sequence[PlannedFault]
     seconds: float
@@ -73,8 +69,6 @@ class RunPlan:
 
 @dataclass(slots=True)
 class Played:
-    """What a run recorded itself."""
-
     began_ns: int = 0
     ended_ns: int = 0
     faults: list[FaultWindow] = field(default_factory=list)
@@ -84,7 +78,6 @@ class Played:
     """The longest time without a turn of this process, and of its proxies, during the present fault."""
 
     def note(self, problem: str) -> None:
-        """Record a step that failed or took too long."""
         self.notes.append(Violation("not finished", problem))
 
 

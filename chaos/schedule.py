@@ -16,8 +16,6 @@ WARM_UP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault in a schedule, or several at once."""
-
     name: str
     """Several names are joined by "+"."""
     begins_seconds: float
@@ -27,7 +25,6 @@ class PlannedFault:
 
 
 def together(names: Sequence[str], kinds: Mapping[str, float], begins_seconds: float) -> PlannedFault:
-    """Return faults of these names at once."""
     return PlannedFault("+".join(names), begins_seconds, max(kinds[name] for name in names))
 
 
@@ -57,7 +54,6 @@ def plan(
 def plan_in_order(
     groups: Iterable[Sequence[str]], kinds: Mapping[str, float], *, rest_seconds: float
 ) -> tuple[list[PlannedFault], float]:
-    """Return exactly these faults, one group after the other, and how long they take together."""
     planned: list[PlannedFault] = []
     at_seconds = rest_seconds
     for names in groups:

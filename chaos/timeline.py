@@ -15,8 +15,6 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """One fault, as it happened."""
-
     name: str
     summary: str
     began_ns: int
@@ -49,8 +47,6 @@ class FaultEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A command of the operator."""
-
     name: str
     began_ns: int
     ended_ns: int
@@ -59,8 +55,6 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When each operation of a run was done."""
-
     began_ns: int
     ended_ns: int
     acknowledged: Mapping[str, Sequence[int]]
@@ -94,7 +88,6 @@ class Timeline:
 
 
 def count_between(times: Sequence[int], began_ns: int, ended_ns: int) -> int:
-    """Return how many of ``times``, which rise, are in a window."""
     return bisect_right(times, ended_ns) - bisect_left(times, began_ns)
 
 

@@ -26,7 +26,6 @@ EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3
 
 
 async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) -> int:
-    """Run the scenario and check it; return the exit code."""
     console = Console(stderr=as_json)
     run = Run()
     now = asyncio.get_running_loop().time

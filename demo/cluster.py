@@ -25,7 +25,6 @@ class DemoCluster(RecordedCluster):
         super().__init__(folder, name="demo", shards=SHARDS, subscriptions=subscriptions)
 
     async def begin(self) -> None:
-        """Start the servers and Spark."""
         await self.start_servers()
         self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
         await self.start_spark()

@@ -23,8 +23,6 @@ INVARIANTS = (
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of a run."""
-
     summary: dict[str, Any]
     violations: list[Violation]
     blocked: list[BlockedSegment]
@@ -33,7 +31,6 @@ class Findings:
 
 
 def evaluate_run(run: Run, topic: TopicEvidence) -> Findings:
-    """Check the evidence."""
     outcomes = Counter(record.outcome for record in topic.sent)
     blocked = blocked_segments(topic.chunks, topic.shard, topic.topic, BILLING[0].subscription)
     summary: dict[str, Any] = {
@@ -74,7 +71,6 @@ def failover_seconds(chunks: Sequence[Chunk], killed_at_ms: int | None) -> float
 
 
 def show(found: Findings, console: Console) -> None:
-    """Print the report."""
     summary = found.summary
     console.print()
     table = Table(

@@ -41,8 +41,6 @@ class Waiting:
 
 @dataclass
 class Run:
-    """State and record of a run."""
-
     killed_leader_at_ms: int | None = None
     steps: list[str] = field(default_factory=list)
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -166,7 +164,6 @@ def _largest(topic: TopicInfo) -> SegmentId:
 
 
 def _neighbours(topic: TopicInfo) -> tuple[SegmentId, SegmentId]:
-    """Return the two adjacent active segments with the fewest records."""
     active = sorted((s for s in topic.segments if s.state == "active"), key=lambda segment: segment.first_hash)
     low, high = min(pairwise(active), key=lambda pair: pair[0].next_offset + pair[1].next_offset)
     return low.segment, high.segment

@@ -107,7 +107,6 @@ def behind(title: str, metric: str, text: str) -> Panel:
 
 
 def graph(title: str, unit: str, expression: str, legend: str, text: str) -> Panel:
-    """Return a panel of an expression of its own."""
     return Panel(title, unit, (Query(expression, legend),), text)
 
 

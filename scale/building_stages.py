@@ -61,7 +61,6 @@ async def wait_for_spread(trial: Trial) -> None:
 
 
 async def create_topics(trial: Trial) -> None:
-    """Create the topics with their segments, and split one segment of some."""
     sizes = trial.sizes
     numbers = iter(range(sizes.topics))
     took_ms: list[float] = []
@@ -91,7 +90,6 @@ async def create_topics(trial: Trial) -> None:
 
 
 async def join_consumers(trial: Trial) -> None:
-    """Let all consumers join, until they hold all segments."""
     cluster = trial.cluster
     await cluster.start_clients()
     with trial.timed("all consumers hold all segments"):
@@ -103,7 +101,6 @@ async def join_consumers(trial: Trial) -> None:
 
 
 async def open_producers(trial: Trial) -> None:
-    """Open all producer identities."""
     before = trial.cluster.usage()
     began = time.perf_counter()
     with trial.timed("producers opened"):

@@ -38,7 +38,6 @@ async def _watched(trial: Trial) -> AsyncIterator[set[int]]:
 
 
 async def transfer_shards(trial: Trial) -> None:
-    """Transfer some shards, one after another, to the next daemon."""
     names = trial.cluster.names
     took_ms: list[float] = []
     refused = 0

@@ -41,8 +41,6 @@ SHOWN: Final = 10_000
 
 
 class GeneratedClients:
-    """The clients of one process."""
-
     def __init__(self, sizes: Sizes, number: int, clients: list[Client]) -> None:
         self._sizes = sizes
         self._shards = share(sizes.shards, PROCESSES, number)

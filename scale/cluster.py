@@ -27,8 +27,6 @@ SETTLE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process has used, with the children that it has awaited."""
-
     pid: int
     memory_bytes: int
     processor_seconds: float
@@ -63,7 +61,6 @@ class ScaleCluster(LocalCluster):
         await super().__aexit__()
 
     async def start_daemons(self) -> None:
-        """Start all daemons that do not run."""
         await asyncio.gather(*(self.start_daemon(name) for name in self.names if name not in self.daemons))
 
     def require_running(self) -> None:
@@ -81,7 +78,6 @@ class ScaleCluster(LocalCluster):
             self._clients.append(process)
 
     async def order(self, word: str) -> list[Any]:
-        """Give all processes of clients an order; return their answers."""
         return await asyncio.gather(*(each.order(word) for each in self._clients))
 
     def usage(self) -> dict[str, list[Usage]]:

@@ -18,8 +18,6 @@ from headgate.protocol.replies import Grant
 
 
 class GeneratedConsumer(Consumer):
-    """Counts its registrations and segments."""
-
     registrations = 0
     registered_at_ns = 0
     """The time of the last registration, by the monotonic clock that all processes of a machine share."""
@@ -58,8 +56,6 @@ class _IdleFeed(RecordFeed):
 
 
 class _IdleReader:
-    """See `headgate.client.consuming.record_feed.Reader`."""
-
     async def run(self) -> None:
         raise AssertionError("an idle feed starts no reader")
 

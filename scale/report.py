@@ -31,8 +31,6 @@ class Measured:
 
 @dataclass(slots=True)
 class Report:
-    """What a trial found."""
-
     sizes: Sizes
     machine: str
     command: str
@@ -41,7 +39,6 @@ class Report:
     """Why the trial ended before its last stage; empty if it did not."""
 
     def document(self) -> dict[str, Any]:
-        """Return the report for programs."""
         stages: dict[str, dict[str, float]] = {}
         for each in self.measured:
             key = "_".join([*each.name.replace(",", "").replace("/", "_").split(), each.unit.replace("/", "_per_")])
@@ -55,7 +52,6 @@ class Report:
         }
 
     def table(self) -> Table:
-        """Return the values as a table that fits 80 columns."""
         table = Table(title="Scale", title_justify="left", box=None)
         table.add_column("stage")
         table.add_column("what", max_width=48)

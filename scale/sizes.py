@@ -21,8 +21,6 @@ SUBSCRIPTION: Final = "readers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many of each a trial has."""
-
     shards: int = 64
     daemons: int = 8
     topics: int = 1000
@@ -59,12 +57,10 @@ def share(total: int, parts: int, number: int) -> range:
 
 
 def topic_name(number: int) -> str:
-    """Return the name of a topic."""
     return f"topic-{number:04d}"
 
 
 def segments_of(sizes: Sizes, number: int) -> int:
-    """Return with how many segments topic ``number`` is created."""
     return len(share(sizes.segments, sizes.topics, number))
 
 

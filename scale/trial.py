@@ -22,8 +22,6 @@ Say = Callable[[str], None]
 
 
 class Trial:
-    """What the stages of a trial use."""
-
     def __init__(self, cluster: ScaleCluster, client: Client, report: Report, say: Say) -> None:
         self.cluster = cluster
         self.sizes = cluster.sizes
@@ -43,18 +41,15 @@ class Trial:
             await end_tasks(self.spreading)
 
     def add(self, name: str, value: float, unit: str = "") -> None:
-        """Add a value to the report."""
         measured = Measured(self.stage, name, value, unit)
         self._report.measured.append(measured)
         self._say(f"{self.stage}: {name} {measured.shown} {unit}".rstrip())
 
     def add_distribution(self, name: str, values: Sequence[float], unit: str) -> None:
-        """Add the median, the 99th percentile and the longest of ``values``, if there are any."""
         for word, fraction in (("median", 0.5), ("p99", 0.99), ("max", 1.0)) if values else ():
             self.add(f"{name}, {word}", percentile(list(values), fraction), unit)
 
     def add_usage(self) -> None:
-        """Add how much memory the processes use."""
         for kind, each in self.cluster.usage().items():
             if each:
                 megabytes = [usage.memory_bytes / 1e6 for usage in each]

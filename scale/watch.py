@@ -29,20 +29,16 @@ DELIVERY_SECONDS: Final = 120.0
 
 
 class LeaderView:
-    """Who leads each shard."""
-
     def __init__(self, client: Client, cluster: ScaleCluster) -> None:
         self._client = client
         self._cluster = cluster
         self._shards = range(cluster.shards)
 
     async def watch(self) -> None:
-        """Subscribe to all leaders."""
         for shard in self._shards:
             await self._client.watch_leader(shard)
 
     def leader(self, shard: int) -> str | None:
-        """Return the daemon that leads a shard."""
         known = self._client.leader(shard)
         return None if known is None else known.instance
 
@@ -66,8 +62,6 @@ class LeaderView:
         await self._until(holds, "every shard has a leader", LEADERS_SECONDS)
 
     async def until_spread(self) -> None:
-        """Wait until all daemons lead, and the numbers of their shards differ by at most one."""
-
         def holds(led: Counter[str]) -> bool:
             every = led.total() == len(self._shards) and len(led) == len(self._cluster.names)
             return every and max(led.values()) - min(led.values()) <= 1
@@ -110,7 +104,6 @@ class Probe:
         await self._stack.aclose()
 
     def take(self) -> dict[int, list[float]]:
-        """Return shard → seconds that its records waited since the last call."""
         taken, self._waits = self._waits, {}
         return taken
 

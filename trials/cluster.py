@@ -51,8 +51,6 @@ ANSWER_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LocalDaemon:
-    """One `headgate run`."""
-
     process: ChildProcess
     settings: Settings
     """The settings that the daemon was started with."""
@@ -137,7 +135,6 @@ class LocalCluster:
 
     @property
     def client_config_path(self) -> Path:
-        """The file of the client that may do everything."""
         return self.folder / "client.toml"
 
     @property
@@ -174,7 +171,6 @@ class LocalCluster:
     # Servers
 
     async def start_servers(self) -> None:
-        """Start ZooKeeper and the broker."""
         await asyncio.gather(*(server.start() for server in self.zookeepers))
         await self.broker.start()
 
@@ -188,7 +184,6 @@ class LocalCluster:
     # Daemons and programs, by name
 
     def settings(self, name: str) -> Settings:
-        """Return the settings of daemon ``name``."""
         if name not in self._http_ports:
             self._http_ports[name] = self._free_port()
         return self._servers().settings(
@@ -201,7 +196,6 @@ class LocalCluster:
         )
 
     async def start_daemon(self, name: str) -> LocalDaemon:
-        """Start a daemon."""
         settings = self.settings(name)
         command = python_module("headgate", "run", "--config", str(self.write_settings(settings)))
         process = await ChildProcess.start(*command, log_path=self.log_path(name), environ=self.daemon_environ(name))
@@ -210,7 +204,6 @@ class LocalCluster:
         return daemon
 
     def daemon_environ(self, name: str) -> Mapping[str, str]:  # noqa: ARG002 - for overriding
-        """Return what is added to the environment of daemon ``name``."""
         return self.environ
 
     async def start_program(self, name: str, *arguments: str) -> ChildProcess:
@@ -227,7 +220,6 @@ class LocalCluster:
         return path
 
     def reload(self, settings: Settings) -> None:
-        """Give a running daemon other settings."""
         self.write_settings(settings)
         self.programs[settings.instance.name].send_signal(signal.SIGHUP)
 
@@ -238,23 +230,18 @@ class LocalCluster:
         return await process.wait()
 
     async def kill(self, name: str) -> None:
-        """Kill a program with SIGKILL."""
         await self._remove(name).kill()
 
     def freeze(self, name: str) -> None:
-        """Suspend a program with SIGSTOP."""
         self.programs[name].freeze()
 
     def thaw(self, name: str) -> None:
-        """Resume a frozen program."""
         self.programs[name].thaw()
 
     def exited_programs(self) -> list[str]:
-        """Return the names of programs that ended unexpectedly."""
         return sorted(name for name, process in self.programs.items() if process.returncode is not None)
 
     def log_path(self, name: str) -> Path:
-        """Return the path of a program's log."""
         return self.folder / f"{name}.log"
 
     async def get(self, daemon: str, path: str) -> bytes:
@@ -290,11 +277,9 @@ class LocalCluster:
     # Ledger
 
     def ledger(self, shard: int = 0) -> Ledger:
-        """Return a shard's ledger."""
         return Ledger(open_store(self.ledger_url), shard)
 
     async def past_leaders(self, shard: int = 0) -> list[str]:
-        """Return the leader of each term of a shard, in order."""
         ledger, leaders, number = self.ledger(shard), [], 1
         while (chunk := await if_exists(ledger.read, number)) is not None:
             leaders += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]

@@ -25,7 +25,6 @@ _VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
 
 
 def counter_of(value: bytes) -> int:
-    """Return the counter in the value of a record of a run."""
     return _VALUE.decode(value).counter
 
 

@@ -13,7 +13,6 @@ from trials.judge import Delivery, SentRecord, StoredRecord
 
 
 def read_sent(path: Path) -> list[SentRecord]:
-    """Return the records of a producer."""
     return [
         SentRecord(key, int(counter), int(sent_ns), int(done_ns), outcome)
         for sent_ns, done_ns, outcome, key, counter in _rows(path)
@@ -21,7 +20,6 @@ def read_sent(path: Path) -> list[SentRecord]:
 
 
 def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
-    """Return the deliveries to one run of a consumer."""
     for at_ns, segment, offset, key, counter, generation in _rows(path):
         yield Delivery(int(at_ns), consumer, int(segment), int(offset), key, int(counter), int(generation))
 

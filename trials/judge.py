@@ -32,8 +32,6 @@ _OUTCOMES = {"committed": "stored", "failed": "not stored", "rejected": "not sto
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """One record of a producer, with its outcome."""
-
     key: str
     counter: int
     sent_ns: int
@@ -44,8 +42,6 @@ class SentRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record of the ledger."""
-
     segment: int
     offset: int
     key: str
@@ -68,8 +64,6 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEvidence:
-    """What the consumers of one subscription received."""
-
     name: str
     kind: e.SubscriptionType
     deliveries: Sequence[Delivery]
@@ -116,7 +110,6 @@ def judge_topic(topic: TopicEvidence, unfinished: Collection[str] = ()) -> list[
 def judge_subscription(
     topic: TopicEvidence, subscription: SubscriptionEvidence, *, complete: bool
 ) -> Iterator[Violation]:
-    """Yield what is wrong with the deliveries to one subscription."""
     deliveries, about = subscription.deliveries, (topic.chunks, topic.shard, topic.topic, subscription.name)
     if complete:
         yield from undelivered(topic.stored, deliveries)
@@ -128,7 +121,6 @@ def judge_subscription(
 
 
 def examples(violations: Iterable[Violation]) -> list[Violation]:
-    """Return the first violations of each kind."""
     shown: Counter[str] = Counter()
     found = []
     for violation in violations:
@@ -150,7 +142,6 @@ def judged_ledger(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) ->
 
 
 def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
-    """Return records of the ledger that no consumer of the subscription received."""
     received = {(delivery.segment, delivery.offset) for delivery in deliveries}
     return [
         Violation("not delivered", f"{record.key} #{record.counter} at {record.segment}:{record.offset}")

@@ -24,8 +24,6 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
 class OrderedProcess:
-    """A running ``python -m MODULE ARGUMENT…``."""
-
     def __init__(self, process: asyncio.subprocess.Process, module: str, log_path: Path | None) -> None:
         self.pid = process.pid
         self._process = process

@@ -36,7 +36,6 @@ async def record_outcomes(waiting: asyncio.Queue[tuple[str, int, int, Delivery] 
 
 
 async def outcome_of(delivery: Delivery) -> str:
-    """Return the outcome of a delivery in one word."""
     try:
         await delivery
     except DeliveryFailedError:
@@ -49,7 +48,6 @@ async def outcome_of(delivery: Delivery) -> str:
 
 
 async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
-    """Send ``rate`` records per second until SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,8 +17,6 @@ from trials.judge import SubscriptionEvidence, TopicEvidence
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One consumer of a subscription."""
-
     name: str
     topic: str
     subscription: str
@@ -29,13 +27,11 @@ class RecordedCluster(LocalCluster):
     """Entering starts no program."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        """``options`` are for `LocalCluster`."""
         super().__init__(folder, **options)
         self.runs: Counter[Reader] = Counter()
         """Consumer → how often it was started."""
 
     async def start_producer(self, topic: str, rate: int) -> None:
-        """Start the producer of ``topic``, which sends ``rate`` records per second."""
         name = f"producer-{topic}"
         words = ("--topic", topic, "--rate", str(rate), "--out", str(self.output_path(name)))
         await self.start_program(name, "-m", "trials.producer", *await self.client_options(name), *words)
@@ -57,7 +53,6 @@ class RecordedCluster(LocalCluster):
         return self.folder / f"{name}.records"
 
     def outputs(self, reader: Reader) -> list[Path]:
-        """Return the file of each run of a consumer."""
         return [self.output_path(f"{reader.name}#{run}") for run in range(1, self.runs[reader] + 1)]
 
     async def evidence(self, topic: str) -> TopicEvidence:

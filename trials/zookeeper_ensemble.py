@@ -21,8 +21,6 @@ SYNC_TICKS: Final = 4
 
 
 class EnsembleServer(EmbeddedZooKeeper):
-    """One server of an ensemble."""
-
     _main_class = "quorum.QuorumPeerMain"
 
     def __init__(

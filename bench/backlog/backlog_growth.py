@@ -28,8 +28,6 @@ WARM_UP_RUNS = 6
 
 
 class _Side:
-    """One ledger, and the job that counts it incrementally."""
-
     def __init__(self, ledger: FactsLedger, session: SparkSession) -> None:
         self.ledger = ledger
         chunks = LedgerChunks(ledger.url)
@@ -100,7 +98,6 @@ async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -
 
 
 def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float]) -> Measurement:
-    """Return the benchmark for the seconds of each round, and of one full count, by length."""
     shortest, longest = min(seconds), max(seconds)
     ratios = [long / short for short, long in zip(seconds[shortest], seconds[longest], strict=True)]
     return Measurement(

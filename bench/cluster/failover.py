@@ -56,8 +56,6 @@ AFTER_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One failure of one side, in seconds since the failure."""
-
     stopped_seconds: float
     """When the failed leader had done its last work: later than the failure if it was asked to end."""
     deleted_seconds: float
@@ -78,8 +76,6 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One failure of both sides."""
-
     ours: Gap
     peer: Gap
 
@@ -93,7 +89,6 @@ class FailoverCluster(BenchCluster):
         self._open_links = AsyncExitStack()
 
     async def begin(self) -> None:
-        """Open the links, and start everything."""
         for name in DAEMONS:
             self._links[name] = [await self._link(self.zookeeper.port), await self._link(self.broker.port)]
         for name in CONTENDERS:
@@ -108,7 +103,6 @@ class FailoverCluster(BenchCluster):
         return await self._open_links.enter_async_context(Proxy(LOOPBACK, port))
 
     def settings(self, name: str) -> Settings:
-        """Return the settings of a daemon, which reaches its servers through its proxies."""
         settings = super().settings(name)
         zookeeper, broker = self._links[name]
         return settings.replace(
@@ -117,11 +111,9 @@ class FailoverCluster(BenchCluster):
         )
 
     def beats(self, name: str) -> Path:
-        """Return the file in which a contender writes while it holds the lock."""
         return self.folder / f"{name}.beats"
 
     async def start_contender(self, name: str) -> None:
-        """Start a contender."""
         hosts = self._links[name][0].address
         words = (hosts, LOCK, name, str(SESSION_SECONDS), str(self.beats(name)))
         await self.start_program(name, "-m", "bench.harness.kazoo_contender", *words)
@@ -136,7 +128,6 @@ class FailoverCluster(BenchCluster):
                 self.programs[name].send_signal(signal.Signals[failure.upper()])
 
     async def replace(self, *names: str) -> None:
-        """End processes that failed, heal their connections, and start them again."""
         for name in names:
             await self.kill(name)
             for link in self._links[name]:
@@ -273,7 +264,6 @@ async def _round(cluster: FailoverCluster, watcher: Client, nodes: _Nodes, failu
 
 
 async def _holder(cluster: FailoverCluster) -> tuple[str, str]:
-    """Return the contender that holds the lock, and the other one."""
     while True:
         ages = {name: _newest_beat(cluster.beats(name)) for name in CONTENDERS}
         newest = max(ages, key=lambda name: ages[name])
@@ -306,7 +296,6 @@ def _seconds(began_ns: int, ended_ns: int) -> float:
 
 
 def longest_gap(since_ns: int, times_ns: Sequence[int]) -> tuple[int, int]:
-    """Return the longest time after ``since_ns`` in which nothing was done; ``times_ns`` rise."""
     return max(
         pairwise([since_ns, *(at_ns for at_ns in times_ns if at_ns > since_ns)]), key=lambda gap: gap[1] - gap[0]
     )
@@ -320,7 +309,6 @@ def own_share_ms(failure: Failure, rounds: Sequence[Round]) -> float:
 
 
 def compared(rounds: Mapping[Failure, Sequence[Round]]) -> Measurement:
-    """Return the measured value from the rounds of each failure."""
     parts: dict[str, Part] = {}
     for failure, found in rounds.items():
         parts |= {

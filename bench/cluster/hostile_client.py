@@ -50,7 +50,6 @@ async def _measure(effort: Effort, seconds: int) -> Measurement:
 
 
 def compared(latencies: dict[str, list[float]], found: Mapping[str, int], **counts: int) -> Measurement:
-    """Return the measurement from the latencies in seconds, the faults, and further counts."""
     parts: dict[str, float | int | str] = {**found, **counts}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("longest", 1.0)):
         for kind, values in latencies.items():

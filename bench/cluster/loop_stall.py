@@ -129,7 +129,6 @@ def repeated(groups: Iterable[Group], stalls: Mapping[str, Stall]) -> Iterator[G
 
 
 def summarized(stalls: dict[str, Stall], batch: Stall) -> Measurement:
-    """Return the measurement of ``stalls``, and of one plain ``batch``."""
     largest = max(stalls, key=lambda name: stalls[name].cpu_seconds)
     parts: dict[str, Part] = {
         "batch_ms": round(batch.cpu_seconds * 1000, 3),

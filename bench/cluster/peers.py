@@ -121,14 +121,12 @@ async def receiving(peer: Peer, stream: str, *, new: bool) -> AsyncIterator[asyn
 
 
 async def read(peer: Peer, stream: str, count: int) -> None:
-    """Read the first ``count`` records of ``stream``."""
     async with receiving(peer, stream, new=False) as numbers:
         while count > 0:
             count -= await numbers.get()
 
 
 async def acknowledgement(peer: Peer, value: bytes) -> float:
-    """Return the seconds until a single record is acknowledged."""
     await asyncio.sleep(PAUSE_SECONDS)
     began = time.perf_counter()
     await peer.send(SINGLES, [value])

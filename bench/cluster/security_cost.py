@@ -48,7 +48,6 @@ class Side:
     """What all processes used, by round; the first one warms up."""
 
     async def store(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Store ``rows``."""
         began = self._processor_seconds()
         deliveries = [await self.producer.send(TOPIC, key, value) for key, value in rows]
         await self.producer.flush()
@@ -61,13 +60,11 @@ class Side:
 
 
 def processor_seconds(process: int) -> float:
-    """Return the processor time of all threads of a process that still run, in seconds (Linux)."""
     nanoseconds = (int(path.read_text().split()[0]) for path in Path(f"/proc/{process}/task").glob("*/schedstat"))
     return sum(nanoseconds) / 1e9
 
 
 async def measure(effort: Effort) -> Measurement:
-    """Return the ratio of throughputs."""
     async with AsyncExitStack() as stack:
         sides = {"open": await _side(stack, BenchCluster()), "secured": await _side(stack, SecuredBenchCluster())}
         rows = [(row.key, row.value) for row in records(effort.pick(8_000, 4_000), VALUE_BYTES)]
@@ -106,7 +103,6 @@ async def _latencies(producers: dict[str, Producer], effort: Effort) -> dict[str
 
 
 def digest_seconds() -> float:
-    """Return the seconds of one digest of a batch of `BATCH_RECORDS`."""
     batch = ProduceBatch(topic=TOPIC, records=records(BATCH_RECORDS, VALUE_BYTES), producer_id=1, sequence=0)
     with gc_disabled():
         began = time.perf_counter()

@@ -81,8 +81,6 @@ async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
 
 
 class _Drain:
-    """One topic with one segment, and subscriptions that reach its end at the same time."""
-
     def __init__(self, client: Client, admin: Admin, topic: str, subscriptions: int) -> None:
         self._client = client
         self._admin = admin
@@ -105,7 +103,6 @@ class _Drain:
         return [end - began for end in ends]
 
     async def store(self, count: int) -> None:
-        """Store ``count`` records, and return once they are durable."""
         records = [Record(b"key-%d" % number, b"value", 0) for number in range(count)]
 
         await self._ask(ProduceBatch(topic=self._topic, records=records))
@@ -163,7 +160,6 @@ def polling_median_seconds() -> float:
 
 
 def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[float]) -> Measurement:
-    """Return the measured value from subscriptions at a time → seconds waited."""
     polling = polling_median_seconds()
     everyone = [wait for found in waits.values() for wait in found]
     parts: dict[str, Part] = {

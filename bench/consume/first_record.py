@@ -49,7 +49,6 @@ async def measure(effort: Effort) -> Measurement:
 
 
 async def _new_topic(admin: Admin, names: "count[int]", shard: int) -> str:
-    """Create the next topic that belongs to ``shard``."""
     topic = next(name for number in names if shard_of(name := f"t{number}", len(LENGTHS)) == shard)
     await admin.create_topic(topic)
     return topic

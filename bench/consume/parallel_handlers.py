@@ -113,7 +113,6 @@ class _Consumption:
 
 @asynccontextmanager
 async def _consuming(store: LocalStore, chunks: int) -> AsyncIterator[_Consumption]:
-    """Read all segments in the block."""
     async with asyncio.TaskGroup() as tasks:
         feed = RecordFeed("bench", SubscriptionType.STREAM, {}, lambda work, name: tasks.create_task(work, name=name))
         consumption = _Consumption(feed)

@@ -60,7 +60,6 @@ class RebalanceTrace:
         self.changed.set()
 
     def unread_durations(self) -> list[float]:
-        """Return the unread seconds of each segment that changed its holder."""
         return [unread_seconds(steps) for steps in self.steps.values()]
 
 
@@ -89,11 +88,9 @@ class Reader:
 
     @property
     def held(self) -> list[int]:
-        """Segments that it holds."""
         return [segment for segment, generation in self._assignment.held]
 
     async def register(self) -> None:
-        """Register, and hold the segments in the reply."""
         self._assignment.registration_requested()
         reply = await self._ask(RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
         assert isinstance(reply.body, Registered), reply
@@ -180,7 +177,6 @@ async def _produce(producer: Producer, topic: str, enough: asyncio.Event) -> Non
 
 
 async def balanced(readers: Collection[Reader], seen: RebalanceTrace, segments: int) -> None:
-    """Wait until the readers hold every segment once, and their counts differ by at most one."""
     async with asyncio.timeout(SETTLE_SECONDS):
         while not is_balanced([reader.held for reader in readers], segments):
             seen.changed.clear()
@@ -188,13 +184,11 @@ async def balanced(readers: Collection[Reader], seen: RebalanceTrace, segments: 
 
 
 def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
-    """Return whether every segment is held once, and counts differ by at most one."""
     counts = [len(each) for each in held]
     return sum(counts) == segments == len(set().union(*held)) and max(counts) - min(counts) <= 1
 
 
 def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> Measurement:
-    """Return the measurement: medians over the rounds of each side."""
     parts: dict[str, Part] = {"segments": segments, "rounds": len(seen["ours"])}
     totals: dict[str, float] = {}
     for side, rounds in seen.items():

@@ -25,7 +25,6 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_benchmark(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m bench`` with ``arguments``; its progress goes to standard error."""
     command = python_module("bench", *arguments)
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=LONGEST_SECONDS)
 
@@ -86,7 +85,6 @@ def write_pages(folder: Path, readme_path: Path) -> None:
 
 
 def this_machine() -> Machine:
-    """Return what is known about this machine."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return Machine(
         processor=models[0].partition(":")[2].strip() if models else platform.machine(),

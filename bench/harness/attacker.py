@@ -55,7 +55,6 @@ Act = Callable[[], Awaitable[None]]
 
 
 def _shuffled(acts: Mapping[str, Act], rng: random.Random) -> Iterator[tuple[str, Act]]:
-    """Yield all acts with their names in random order, then all in another order, without end."""
     while True:
         yield from rng.sample(list(acts.items()), len(acts))
 
@@ -90,7 +89,6 @@ class Hostile:
             await asyncio.sleep(due - loop.time())
 
     async def go(self) -> None:
-        """Begin, or continue."""
         self._attacking.set()
 
     async def rest(self) -> None:
@@ -98,7 +96,6 @@ class Hostile:
         self._attacking.clear()
 
     async def acts(self) -> dict[str, int]:
-        """Return the number of acts by kind."""
         return self._counts
 
     async def _act(self) -> None:
@@ -206,7 +203,6 @@ class Hostile:
         }
 
     def _large_messages(self) -> dict[str, Act]:
-        """Return messages at and above the limits."""
         own = requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
         device = f"headgate/{self._cluster}/publish/{HOSTILE_TOPIC}/key"
         return {
@@ -245,7 +241,6 @@ class Hostile:
         await self._client.subscribe("#")
 
     async def _register(self) -> None:
-        """Register and leave under a new name, and open a producer."""
         self._names += 1
         who = {"topic": HOSTILE_TOPIC, "subscription": "s", "consumer": f"c{self._names}", "incarnation": 1}
         await self._request(requests.RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]

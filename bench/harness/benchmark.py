@@ -46,22 +46,17 @@ class Effort:
     """How long to measure; None: the benchmark's own choice."""
 
     def pick(self, full: int, quick: int) -> int:
-        """Return the size to use."""
         return quick if self.quick else full
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One value and the raw parts behind it."""
-
     value: float
     parts: Mapping[str, Part]
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Goal and measuring function of one benchmark."""
-
     unit: str
     goal: float
     better: Direction
@@ -101,7 +96,6 @@ class Rounds:
     seconds: Mapping[str, Sequence[float]]
 
     def median_seconds(self, side: str) -> float:
-        """Return the side's median."""
         return median(self.seconds[side])
 
     def ratios(self, side: str, other: str) -> list[float]:
@@ -151,8 +145,6 @@ def _alternate(names: list[str], rounds: int, progress: Callable[[str], None]) -
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A benchmark with what its module says."""
-
     subject: str
     """The package that contains it."""
     doc: str

@@ -53,7 +53,6 @@ class FactsLedger:
         return self.folder / chunk_name(number)
 
     def paths(self) -> list[str]:
-        """Return the paths of all chunks."""
         return [str(self.path(number)) for number in range(1, self.chunks + 1)]
 
     def grow(self, rows: int) -> None:

@@ -55,14 +55,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of all benchmarks."""
-
     machine: Machine
     benchmarks: list[Result]
 
 
 def page(results: Results) -> str:
-    """Return docs/performance.md."""
     rows = [
         f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
         for result in results.benchmarks

@@ -97,7 +97,6 @@ class RawClient:
         return await self._answer_to(mid)
 
     async def close(self) -> None:
-        """Disconnect."""
         self._paho.disconnect()
         await asyncio.to_thread(self._paho.loop_stop)
 

@@ -51,7 +51,6 @@ class Proxy:
         await self._reset()
 
     async def heal(self) -> None:
-        """Forward again."""
         broken, self._state, self._dropped = self._state != "healthy", "healthy", ()
         if broken:
             await self._reset()

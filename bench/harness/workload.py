@@ -33,7 +33,6 @@ def records(count: int, value_bytes: int, seed: int = 1, *, keys: int = KEYS) ->
 def batches(
     count: int, records_each: int, value_bytes: int, producer_id: int, *, keys: int = KEYS
 ) -> list[ProduceBatch]:
-    """Return consecutive batches of one producer."""
     rows = records(count * records_each, value_bytes, keys=keys)
     return [
         ProduceBatch(
@@ -67,7 +66,6 @@ class Shard:
         return builder
 
     def begin(self) -> ChunkBuilder:
-        """Return a builder for the next chunk."""
         self.state.begin_chunk(self.state.chunk + 1, AT_MS)
         return ChunkBuilder()
 
@@ -85,7 +83,6 @@ class Shard:
         return entry
 
     def encode(self, builder: ChunkBuilder) -> bytes:
-        """Return the chunk as Parquet bytes."""
         return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)
 
     def chunks(self, pending: Iterable[ProduceBatch], batches_each: int = 1) -> Iterator[tuple[int, bytes]]:

@@ -45,8 +45,6 @@ HOLDING: Final = {"segment": 0, "generation": 1}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One message in one state."""
-
     kind: type[RequestBody]
     name: str
     world: Callable[[], ShardState]
@@ -56,12 +54,10 @@ class Case:
     """Whether the leader must reject it."""
 
     def body(self, state: ShardState) -> Any:
-        """Return the message."""
         return self.kind(**(self.fields(state) if callable(self.fields) else self.fields or {}))
 
 
 def name_of(number: int) -> str:
-    """Return a name of the greatest length."""
     return f"{number:0100}"
 
 
@@ -280,7 +276,6 @@ def many() -> _World:
 
 @_copied
 def producers() -> _World:
-    """Return many named producers."""
     world = _World()
     world.topic(1)
     world.apply(

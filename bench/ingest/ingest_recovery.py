@@ -34,7 +34,6 @@ async def _send(producer: Producer) -> None:
 
 
 async def measure(effort: Effort) -> Measurement:
-    """Return the median of the rounds."""
     seconds: list[float] = []
     loop, rounds = asyncio.get_running_loop(), effort.pick(9, 1)
     async with AsyncExitStack() as stack:

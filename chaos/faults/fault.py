@@ -20,8 +20,6 @@ CATALOGUE: Final[dict[str, type["Fault"]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a fault acts on."""
-
     cluster: ChaosCluster
     operator: Operator
     rng: random.Random
@@ -34,7 +32,6 @@ class Stage:
         return name
 
     def daemons(self) -> list[str]:
-        """Return the running daemons."""
         return [name for name in DAEMONS if name in self.cluster.programs]
 
 

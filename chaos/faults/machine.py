@@ -137,12 +137,10 @@ class ClockDrifts(ShimmedFault):
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
-        """Let it run away."""
         await super().begin()
         self._running = asyncio.create_task(self._run(), name="clock drift")
 
     async def end(self) -> None:
-        """Set it right."""
         await cancel_and_wait(self._running)
         await super().end()
 
@@ -181,7 +179,6 @@ class PowerLost(Fault):
         self.note = f"Lost: {len(names)} objects and the data of {len(data)}."
 
     async def end(self) -> None:
-        """Start all of them again."""
         self.cluster.may_end.clear()
         await self.cluster.restore()
         await self.cluster.start_ended_consumers()

@@ -98,7 +98,6 @@ class ConsumersKilled(Fault):
             await asyncio.sleep(self.stage.rng.uniform(0.0, 2.0))
 
     async def end(self) -> None:
-        """Start those that are missing."""
         self.cluster.may_end.clear()
         await self.cluster.start_ended_consumers()
 

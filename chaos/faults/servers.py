@@ -33,7 +33,6 @@ class BrokerEmptied(BrokerRestarted):
     name = "broker-emptied"
 
     async def begin(self) -> None:
-        """Stop the broker and delete what it has stored."""
         await super().begin()
         stored = self.cluster.broker.folder / "mosquitto.db"
         if not stored.exists():
@@ -72,7 +71,6 @@ class CertificateExpired(Fault):
             await link.heal()
 
     async def end(self) -> None:
-        """Replace it, because it has expired."""
         self._authority.issue("broker", hosts=HOSTS)
         self.cluster.broker.reload()
 
@@ -99,7 +97,6 @@ class QuorumLost(Fault):
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
-        """Stop the leading server and another one."""
         leading = await self.cluster.leading_zookeeper()
         other = next(server for server in self.cluster.zookeepers if server is not leading)
         self._stopped = [leading, other]

@@ -66,7 +66,6 @@ def load_cases() -> list[Case]:
 
 
 def as_bytes(given: object) -> bytes:
-    """Return the bytes that a case means."""
     if isinstance(given, Mapping):
         raw = bytes.fromhex(given["hex"]) if "hex" in given else given["text"].encode()
         return raw * int(given.get("times", 1))

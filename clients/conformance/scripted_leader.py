@@ -262,7 +262,6 @@ class Leader:
         return replies.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
 
     def write(self, records: list[requests.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
-        """Write a chunk and announce it."""
         placements = self.ledger.write(
             records,
             headers or {},

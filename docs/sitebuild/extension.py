@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the extension."""
     app.connect("env-get-outdated", _references)
     app.connect("source-read", _replace)
     app.connect("autodoc-process-docstring", _read_sections)

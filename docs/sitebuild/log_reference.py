@@ -30,7 +30,6 @@ class LogEvent:
 
 
 def log_meanings() -> dict[str, str]:
-    """Return event name → what it means."""
     return tomllib.loads(MEANINGS.read_text())
 
 

@@ -37,7 +37,6 @@ class UndocumentedError(Exception):
 
 
 def daemon_settings() -> str:
-    """Return the reference of headgate.toml as Markdown."""
     lines: list[str] = []
     for section in types.type_info(Settings).fields:  # type: ignore[attr-defined]  # a struct's
         lines += _section(section.name, section.type.cls)
@@ -56,7 +55,6 @@ def client_settings() -> str:
 
 
 def producer_settings() -> str:
-    """Return the reference of `ProducerSettings` as Markdown."""
     docs, hints = attribute_docs(ProducerSettings), get_type_hints(ProducerSettings)
     lines: list[str] = []
     for field in dataclasses.fields(ProducerSettings):
