@@ -22,9 +22,8 @@ from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
-from trials.cluster import LocalDaemon, last_line
+from trials.cluster import EnsembleServer, LocalDaemon, last_line
 from trials.recorded_cluster import Reader, RecordedCluster
-from trials.zookeeper_ensemble import EnsembleServer
 
 DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
 ZOOKEEPERS: Final = 3

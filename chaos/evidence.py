@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.cluster import ORDERS
-from chaos.judge import RunEvidence
-from chaos.timeline import Operation, Timeline
+from chaos.judge import Operation, RunEvidence, Timeline
 from headgate import SubscriptionType
 from trials.judge import TopicEvidence
 

@@ -11,7 +11,7 @@ from itertools import count, pairwise
 from typing import Final, TypeVar
 
 from chaos.cluster import DAEMONS, ORDERS, SHARDS, TOPICS
-from chaos.timeline import Operation
+from chaos.judge import Operation
 from headgate import Admin, SegmentInfo, TopicInfo
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chaos.judge import RunEvidence
-from chaos.timeline import SECOND_NS, FaultEffect, Timeline
+from chaos.judge import SECOND_NS, FaultEffect, RunEvidence, Timeline
 from trials.judge import Violation, blocked_segments, examples, repeated
 
 RULES: Final = (

@@ -18,15 +18,13 @@ from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, TOPICS, ChaosClus
 from chaos.evidence import newest_done_ns, timeline_of
 from chaos.faults.catalogue import CATALOGUE
 from chaos.faults.fault import Fault, Stage
-from chaos.judge import RunEvidence
+from chaos.judge import SECOND_NS, FaultWindow, RunEvidence, Timeline
 from chaos.operator import Operator
 from chaos.schedule import PlannedFault
-from chaos.timeline import SECOND_NS, FaultWindow, Timeline
 from headgate import Admin
 from headgate.errors import HeadgateError
 from headgate.process.background import cancel_and_wait
-from trials.judge import Violation
-from trials.patience import STALLED_SECONDS, Patience
+from trials.judge import STALLED_SECONDS, Patience, Violation
 
 COMMAND_SECONDS: Final = 60.0
 """Deadline of the operator's commands."""

@@ -17,9 +17,8 @@ from rich.console import Console
 
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
-from demo.cluster import TOPIC, DemoCluster
 from demo.report import evaluate_run, show
-from demo.scenario import Run, run_scenario
+from demo.scenario import TOPIC, DemoCluster, Run, run_scenario
 from headgate.errors import HeadgateError
 
 EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3

@@ -8,12 +8,34 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
-from demo.cluster import TOPIC, DemoCluster
+from controller.settings.sections import SubscriptionSettings
 from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
 from headgate.errors import HeadgateError
-from trials.patience import Patience
-from trials.recorded_cluster import Reader
+from trials.judge import Patience
+from trials.recorded_cluster import Reader, RecordedCluster
+
+SHARDS = 2
+TOPIC = "telemetry"
+GRACE_SECONDS = 6.0
+
+
+class DemoCluster(RecordedCluster):
+    """Everything that runs during the demo. Entering starts the servers and Spark."""
+
+    def __init__(self, folder: Path, report_step: Callable[[str], None]) -> None:
+        self._report_step = report_step
+        subscriptions = SubscriptionSettings(
+            grace_seconds=GRACE_SECONDS, heartbeat_interval_seconds=1.5, revoke_timeout_seconds=15
+        )
+        super().__init__(folder, name="demo", shards=SHARDS, subscriptions=subscriptions)
+
+    async def begin(self) -> None:
+        await self.start_servers()
+        self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
+        await self.start_spark()
+
 
 BILLING = [Reader(f"billing-{number}", TOPIC, "billing", SubscriptionType.STREAM) for number in range(1, 5)]
 """The last one joins later."""
@@ -133,7 +155,7 @@ def _require_running(cluster: DemoCluster) -> None:
 
 
 async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin, report_step: ReportStep) -> None:
-    """Wait until every record is acknowledged or received, or nothing changes any more; `trials.patience`."""
+    """Wait until every record is acknowledged or received, or nothing changes any more; `trials.judge`."""
     loop = asyncio.get_running_loop()
     patience, report_at = Patience(loop.time()), loop.time() + WAIT_REPORT_SECONDS
     while True:

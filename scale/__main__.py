@@ -23,9 +23,8 @@ from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
 from scale.asking_stages import ask, measure_store
 from scale.building_stages import create_topics, join_consumers, open_producers, start_daemons, wait_for_spread
-from scale.changing_stages import kill_daemon, restart_all, restart_in_turn, transfer_shards
+from scale.changing_stages import drain_segments, kill_daemon, restart_all, restart_in_turn, transfer_shards
 from scale.cluster import ScaleCluster
-from scale.draining_stages import drain_segments
 from scale.report import Report
 from scale.sizes import FULL
 from scale.trial import Stage, play

@@ -6,28 +6,35 @@ daemon comes back on its port. Everything is on loopback and in one folder. Proc
 
 `headgate up` shares the parts (controller.local.servers, controller.local.security), not this class: its daemon runs
 inside its own process, and its ports stay the same across runs.
+
+The servers of a ZooKeeper ensemble speak to each other without TLS. The limits suit one machine: a follower that is
+silent for two seconds is dropped. A member serves once it is connected to a majority, so all are started at once.
 """
 
 import asyncio
+import contextlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import aiohttp
 import msgspec
 
-from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.reserved_port import ReservedPort
+from controller.local.certificates import ServerTls
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper, probe
+from controller.local.reserved_port import LOOPBACK, ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
+from controller.local.supervised_process import PROBE_TIMEOUT_SECONDS, ProcessSpec
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
+from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError
 from headgate.files.tls import client_context
 from headgate.ledger.ledger import Ledger, if_exists
@@ -36,8 +43,101 @@ from headgate.process.child_process import ChildProcess, python_module
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
 from headgate.transport.loopback import host_port
-from trials.local_spark import LocalSpark
-from trials.zookeeper_ensemble import ensemble
+
+INIT_TICKS: Final = 60
+"""Longest start of a follower: 30 s of half a second each, for a busy machine."""
+SYNC_TICKS: Final = 4
+
+
+class EnsembleServer(EmbeddedZooKeeper):
+    _main_class = "quorum.QuorumPeerMain"
+
+    def __init__(
+        self, folder: Path, port: int, number: int, peer_ports: list[tuple[int, int]], tls: ServerTls | None = None
+    ) -> None:
+        """Prepare the server ``number`` (from 1). ``peer_ports``: of each server, for followers and for elections."""
+        super().__init__(folder, port, tls=tls)
+        self.number = number
+        self._peer_ports = peer_ports
+
+    async def leads(self) -> bool:
+        """Return whether it leads its ensemble; False also while it does not answer."""
+        if self.pid is None:
+            return False
+        context = None if self._tls is None else self._tls.client_context()
+        with contextlib.suppress(OSError, TimeoutError, EOFError):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                return b"Mode: leader" in await probe(self.port, context, b"srvr", 1024)
+        return False
+
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        (self.folder / "data").mkdir(parents=True, exist_ok=True)
+        (self.folder / "data" / "myid").write_text(f"{self.number}\n")
+        return await super()._process_spec(port)
+
+    def _settings(self, port: int) -> str:
+        return super()._settings(port) + ensemble_settings(self._peer_ports)
+
+
+def ensemble_settings(peer_ports: list[tuple[int, int]]) -> str:
+    """Return what the zoo.cfg of each member contains beside the settings of a server on its own."""
+    host = f"[{LOOPBACK}]" if ":" in LOOPBACK else LOOPBACK
+    servers = [f"server.{number}={host}:{ports[0]}:{ports[1]}" for number, ports in enumerate(peer_ports, 1)]
+    return "".join(f"{line}\n" for line in (f"initLimit={INIT_TICKS}", f"syncLimit={SYNC_TICKS}", *servers))
+
+
+def ensemble(
+    folder: Path, servers: int, free_port: Callable[[], int], tls: ServerTls | None = None
+) -> list[EnsembleServer]:
+    """Return ``servers`` members that are not started; ``free_port`` returns another port each time."""
+    peer_ports = [(free_port(), free_port()) for _ in range(servers)]
+    return [
+        EnsembleServer(folder / f"zookeeper-{number}", free_port(), number, peer_ports, tls)
+        for number in range(1, servers + 1)
+    ]
+
+
+SPARK_START_SECONDS = 600.0
+"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
+restarts it earlier than that."""
+
+
+class LocalSpark:
+    def __init__(self, folder: Path) -> None:
+        """``folder``: that of the cluster."""
+        self.socket = str(folder / "drain.sock")
+        self._folder = folder / "spark"
+        self._running = AsyncExitStack()
+        self._supervisor: DrainSupervisor | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        return None if self._supervisor is None else self._supervisor.pid
+
+    async def start(self, ledger_url: str) -> None:
+        """Start it, or start it again; return when it is ready to count ``ledger_url``. Raises HeadgateError."""
+        await self.stop()
+        ready = asyncio.Event()
+        supervisor = self._supervisor = DrainSupervisor(
+            command=service_command(ledger_url, self.socket, self._folder),
+            socket=self.socket,
+            folder=self._folder,
+            on_state=lambda state, _: ready.set() if state == "ready" else None,
+        )
+        await self._running.enter_async_context(supervisor)
+        try:
+            async with asyncio.timeout(SPARK_START_SECONDS):
+                await ready.wait()
+        except TimeoutError:
+            raise HeadgateError(
+                f"Spark was not ready after {SPARK_START_SECONDS:g} s: {supervisor.reason}; "
+                f"see its log {self._folder / LOG_NAME}"
+            ) from None
+
+    async def stop(self) -> None:
+        await self._running.aclose()
+
 
 STOP_SECONDS = 120.0
 """Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it

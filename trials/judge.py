@@ -11,6 +11,9 @@ reordering are visible without knowledge of segments. The rules:
 5. STREAM: a segment is granted after every ancestor is acknowledged to its end.
 6. A record is delivered again only for a reason: within one run of a consumer at most once for each grant of its
    segment, and never below the position that was acknowledged when the segment was granted.
+
+How long a run waits for deliveries (`Patience`): as long as anything that it observes changes. After a time without any
+change it gives up. What is missing then is *not delivered yet*, which is no violation.
 """
 
 from collections import Counter
@@ -24,6 +27,25 @@ from headgate.model import entries as e
 from headgate.model.layout import Layout
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
+
+STALLED_SECONDS: Final = 300.0
+"""Without any change for this long, a run has stalled. A start of Spark on a busy machine takes a fifth of it."""
+
+
+class Patience:
+    """Watches whether anything changes."""
+
+    def __init__(self, now: float, stalled_seconds: float = STALLED_SECONDS) -> None:
+        self._stalled_seconds = stalled_seconds
+        self._changed_at = now
+        self._observed: object = None
+
+    def ended(self, now: float, observed: object) -> bool:
+        """Record what is observed at ``now`` (seconds of any steady clock); return whether the run has stalled."""
+        if observed != self._observed:
+            self._observed, self._changed_at = observed, now
+        return now - self._changed_at >= self._stalled_seconds
+
 
 EXAMPLES: Final = 5
 """Violations of one kind that a report shows."""

@@ -20,11 +20,16 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
-from sitebuild.exit_code_reference import exit_code_reference
 from sitebuild.log_reference import log_events, log_meanings, log_reference
-from sitebuild.metrics_reference import metrics_reference
-from sitebuild.public_names import PUBLIC_MODULES, undocumented
-from sitebuild.settings_reference import UndocumentedError, client_settings, daemon_settings, producer_settings
+from sitebuild.names import PUBLIC_MODULES, undocumented
+from sitebuild.references import (
+    UndocumentedError,
+    client_settings,
+    daemon_settings,
+    exit_code_reference,
+    metrics_reference,
+    producer_settings,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = re.compile(r"^```\{generated\} (\S+)\n```$", re.MULTILINE)

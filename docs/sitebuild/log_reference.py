@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sitebuild.settings_reference import UndocumentedError
+from sitebuild.references import UndocumentedError
 
 PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
 LEVELS = ("debug", "info", "warning", "error", "critical")

@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from sitebuild import settings_reference as settings
-from sitebuild.exit_code_reference import exit_code_reference
+from sitebuild import references as settings
 from sitebuild.log_reference import LogEvent, log_events, log_meanings, log_reference
-from sitebuild.metrics_reference import metrics_reference
-from sitebuild.public_names import PUBLIC_MODULES, undocumented
-from sitebuild.settings_reference import UndocumentedError
+from sitebuild.names import PUBLIC_MODULES, undocumented
+from sitebuild.references import UndocumentedError, exit_code_reference, metrics_reference
 
 from controller.settings.load import parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN

@@ -37,7 +37,7 @@ OTHER_SERVERS = """
 import asyncio, pathlib
 from controller.local.embedded import EmbeddedBroker
 from controller.local.reserved_port import ReservedPort
-from trials.zookeeper_ensemble import ensemble
+from trials.cluster import ensemble
 
 async def main():
     async with EmbeddedBroker(pathlib.Path("amqtt"), kind="amqtt") as broker:

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judge import RunEvidence, judge
-from chaos.timeline import FaultWindow
+from chaos.judge import FaultWindow, RunEvidence, judge
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
 from tests.support.samples.chunks import ledger

@@ -1,6 +1,6 @@
 """A slow machine is waited for: only a run in which nothing changes any more has stalled."""
 
-from trials.patience import STALLED_SECONDS, Patience
+from trials.judge import STALLED_SECONDS, Patience
 
 
 def test_a_run_has_stalled_after_a_time_without_a_change() -> None:

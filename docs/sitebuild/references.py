@@ -1,21 +1,47 @@
-"""The reference of settings, from the structs that read them.
+"""The references of settings, exit codes and metrics, from the code that uses them.
 
-An entry says type, limits, unit, default and meaning, and what a reload does with a change.
+The string below an attribute of a class documents it. Python keeps these in the source only. An entry of a setting says
+type, limits, unit, default and meaning, and what a reload does with a change.
 """
 
+import ast
 import dataclasses
 import inspect
-from collections.abc import Iterator
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import get_type_hints
 
 import msgspec
 from msgspec import inspect as types
+from prometheus_client import CollectorRegistry, Metric
 
 from controller.settings.load import Settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN
+from headgate.cli.exit_codes import ExitCode
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.settings.config import ClientConfig
-from sitebuild.attribute_docs import attribute_docs
+from metrics.declared import Values
+from metrics.instruments import Instruments
+from metrics.metric_factory import OTHER
+
+
+def attribute_docs(owner: type) -> dict[str, str]:
+    """Return attribute → text, those of bases first. An attribute without a text is missing."""
+    libraries = ("builtins", "enum", "msgspec")
+    ours = [base for base in reversed(owner.__mro__) if base.__module__.split(".")[0] not in libraries]
+    classes = [ast.parse(textwrap.dedent(inspect.getsource(base))).body[0] for base in ours]
+    statements = [each for one in classes if isinstance(one, ast.ClassDef) for each in one.body]
+    docs = {}
+    for statement, following in itertools.pairwise(statements):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                docs[name] = inspect.cleandoc(text)
+    return docs
+
 
 NOT_IN_THE_FILE = {"file"}
 """Fields of `ClientConfig` that no file contains."""
@@ -146,3 +172,37 @@ def _number(value: float) -> str:
     if value >= LONGEST_IN_DIGITS:
         return f"{value:.0e}".replace("e+", "e")
     return f"{value:,}".replace(",", " ").removesuffix(".0")
+
+
+def exit_code_reference() -> str:
+    """Return the exit codes of commands as a Markdown table."""
+    docs = attribute_docs(ExitCode)
+    if undocumented := [code.name for code in ExitCode if code.name not in docs]:
+        raise UndocumentedError(f"exit codes without a text: {', '.join(undocumented)}")
+    rows = [f"| {code.value} | {' '.join(docs[code.name].split())} |".replace("``| ", r"``\| ") for code in ExitCode]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])
+
+
+def metrics_reference() -> str:
+    """Return every metric of a daemon as Markdown: type, labels with their values, and meaning."""
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, backlog_topics=("example",))
+    families = sorted(registry.collect(), key=lambda family: family.name)
+    lines = []
+    for family in families:
+        lines += _metric(family, instruments.labels.get(family.name, {}))
+    return "\n".join(lines)
+
+
+def _metric(family: Metric, labels: Mapping[str, Values]) -> list[str]:
+    if not family.documentation:
+        raise UndocumentedError(f"the metric {family.name} has no text")
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    facts = [family.type, *(f"label `{label}`{_values(values)}" for label, values in labels.items())]
+    return [f"## `{name}`", "", f"*{' · '.join(facts)}*", "", family.documentation, ""]
+
+
+def _values(values: Values) -> str:
+    if values is None:
+        return ""
+    return ": " + ", ".join(f"`{value}`" for value in (*values, OTHER))
