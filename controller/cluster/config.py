@@ -238,7 +238,7 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
     # Ids are unique within one number of shards.
     first = await read_shards(store)
-    if first is None and any(state.ids.next_id > 1 for state in found.values()):
+    if first is None and any(state.ids.number > 1 for state in found.values()):
         first = max(folders) + 1
     if not counts and first not in (None, known.counts[0]):
         raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {first} shards. {SHARDS_REMEDY}")

@@ -95,7 +95,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int, level: int = suppo
     )
     core = _Core(
         **{name: getattr(state, name) for name in _OF_STATE},
-        next_id=state.ids.next_id,
+        next_id=state.ids.number,
         shard_counts=state.ids.shard_counts,
         leader_epoch=state.term.leader_epoch,
         leader_instance=state.term.instance,
@@ -122,8 +122,8 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     state.chunk = chunk
     for name in _OF_STATE:
         setattr(state, name, getattr(core, name))
-    state.ids = IdRange(core.shard_counts, core.next_id)
     newest_id = core.terms.newest_id
+    state.ids = IdRange(core.shard_counts, core.next_id, newest_id)
     state.term = TermStarted(leader_epoch=core.leader_epoch, instance=core.leader_instance, term_id=newest_id)
     state.producers.deleted = core.deleted_producers
     for part in file.topics:

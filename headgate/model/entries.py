@@ -76,7 +76,7 @@ class TermStarted(Entry, frozen=True, tag="term_started"):
 class ShardsGrown(Entry, frozen=True, tag="shards_grown"):
     """The cluster has more shards: ``counts`` are all numbers of shards that it has had, rising, the present one last.
 
-    From here on the shard creates only topics that belong to it by the last number, and ids are above 2^40 and more.
+    From here on the shard creates only topics that belong to it by the last number, and ids count on from above 2^40.
     """
 
     counts: tuple[int, ...]

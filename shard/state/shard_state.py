@@ -23,23 +23,35 @@ from shard.state.topic import SegmentTail, Topic, Traffic
 
 IDS_PER_SHARD_COUNT: Final = 1 << 40
 """A name has another shard for each number of shards, which counts its own ids: each number has a range of its own."""
+TERM_BITS: Final = 32
+NUMBER_BITS: Final = 16
+"""Bits below those of the term. A larger number changes these, too; an id stays below 2^53, which JSON readers need."""
 
 
 @dataclass(slots=True)
 class IdRange:
-    """The ids of topics and subscriptions. One counter, so that a shard never uses an id twice."""
+    """The ids of topics and subscriptions: a shard uses none twice, also if its ledger was put back.
+
+    An id is the number of ids before it, with random bits of the term that hands it out. Tables, positions and files
+    about a topic or subscription which a put-back ledger lacks therefore mean no later one. Two terms hand out the same
+    id with a chance of 2^-32.
+    """
 
     shard_counts: tuple[int, ...] = ()
     """All numbers of shards that the cluster has had, rising; empty: it has had only one."""
-    next_id: int = 1
+    number: int = 1
+    """Number of the next id. Earlier versions used it as the id."""
+    term_id: int = 0
+    """`TermStarted.term_id` of the newest term; 0 if an earlier version began it."""
 
-    def use(self, used: int) -> None:
-        self.next_id = max(self.next_id, used + 1)
+    @property
+    def next_id(self) -> int:
+        return self.number ^ (self.term_id % (1 << TERM_BITS) << NUMBER_BITS)
 
     def grow(self, counts: tuple[int, ...]) -> None:
-        """Set the numbers of shards, and begin with the ids of topics that are created by the last one."""
+        """Set the numbers of shards, and begin with the numbers of topics that are created by the last one."""
         self.shard_counts = counts
-        self.next_id = max(self.next_id, (len(counts) - 1) * IDS_PER_SHARD_COUNT)
+        self.number = max(self.number, (len(counts) - 1) * IDS_PER_SHARD_COUNT)
 
 
 @dataclass(slots=True)
@@ -211,7 +223,7 @@ class ShardState:
             case e.RecordsStored():
                 self._records_stored(entry)
             case e.TermStarted():
-                self.term = entry
+                self.term, self.ids.term_id = entry, entry.term_id
                 self.terms.begin(entry, self.chunk, self.at_ms)
             case e.ShardsGrown():
                 self.ids.grow(entry.counts)
@@ -285,7 +297,7 @@ class ShardState:
         subscription = Subscription.created(entry, topic.name, self.at_ms, removed)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
-        self.ids.use(entry.subscription_id)
+        self.ids.number += 1
         self.usage.add_subscription(subscription)
 
     def _subscription_deleted(self, entry: e.SubscriptionDeleted) -> None:
@@ -317,7 +329,7 @@ class ShardState:
 
     def _add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
-        self.ids.use(topic.topic_id)
+        self.ids.number += 1
         self.usage.add_topic(topic)
         if topic.external is not None:
             _set_external_end_offsets(topic)

@@ -72,16 +72,17 @@ async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_crea
         async with reader(world, "p", **point) as old:
             assert 10 == len([await anext(old) for _ in range(10)])
             positions = old.positions
-            assert old.topic_id == 1
         await admin.delete_topic("orders")
         await admin.create_topic("orders")
         await produce(world, 20, "again")
-        with pytest.raises(PositionOutOfRangeError, match="with id 1, which was deleted: the present topic has id 3"):
+        with pytest.raises(
+            PositionOutOfRangeError, match=rf"with id {old.topic_id}, which was deleted: the present topic has id \d+"
+        ):
             async with reader(world, "p", **point, positions=positions):
                 pass
         async with reader(world, "p", **point) as new:
             assert list(range(20)) == [(await anext(new)).offset for _ in range(20)]
-            assert new.topic_id == 3
+            assert new.topic_id != old.topic_id
 
 
 @pytest.mark.parametrize(("read", "behind"), [(10, "error"), (60, "error"), (10, "continue")])

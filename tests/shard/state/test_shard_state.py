@@ -4,11 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.model import entries as e
 from shard.state import shard_state
 from shard.state.consumers import Consumers, RemovedConsumer
-from shard.state.shard_state import DeletedMembers, ShardState, Terms, Tombstone, Usage
+from shard.state.shard_state import TERM_BITS, DeletedMembers, ShardState, Terms, Tombstone, Usage
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from tests.support.samples.histories import History
@@ -219,9 +221,26 @@ def test_only_an_entry_of_a_topic_has_one() -> None:
     assert state.topic_of(e.LedgerTrimmed(below=2)) is None
 
 
-def test_an_id_is_one_above_the_highest_used_one() -> None:
-    assert 2 == state_after([CREATED]).ids.next_id
-    assert 10 == state_after([CREATED, subscribed(9)]).ids.next_id
+def ids_of_a_term(state: ShardState, term_id: int, count: int = 100) -> list[int]:
+    """Return the ids of topics that are created one after the other."""
+    ids: list[int] = []
+    state.apply(e.TermStarted(leader_epoch=2, instance="a", term_id=term_id))
+    for _ in range(count):
+        ids.append(state.ids.next_id)
+        state.apply(e.TopicCreated(topic_id=ids[-1], topic=str(ids[-1]), segments=1, token="t"))
+        state.apply(e.TopicDeleted(topic_id=ids[-1], token="d"))
+    return ids
+
+
+@given(term_ids=st.lists(st.integers(1, 2**63 - 1), min_size=2, max_size=2, unique_by=lambda each: each % 2**TERM_BITS))
+def test_no_id_is_used_twice_also_if_the_ledger_was_put_back(term_ids: list[int]) -> None:
+    """Earlier versions numbered ids; a term of theirs continues, and a new one meets none of them."""
+    restored = [state_after([CREATED, subscribed()], [e.TopicDeleted(topic_id=1, token="d")]) for _ in range(2)]
+    lost, present = (ids_of_a_term(*each) for each in zip(restored, term_ids, strict=True))
+
+    assert [3, 4] == ids_of_a_term(state_after([CREATED, subscribed()]), 0, 2)
+    assert len({1, 2, *lost, *present}) == 202
+    assert max(*lost, *present) < 2**53
 
 
 def test_a_new_subscription_counts_as_unused() -> None:

@@ -32,7 +32,7 @@ from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
 from headgate.protocol.requests import Request
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
-from shard.state.shard_state import ShardState
+from shard.state.shard_state import TERM_BITS, ShardState
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import part, shard_document
@@ -40,8 +40,8 @@ from web.api.overview import Overview, merged
 
 CLUSTER = "test"
 BEGAN_MS = 1_767_225_600_000
-TERM_IDS = itertools.count(2000)
-"""No world draws one of another, even if it continues a copy of its ledger."""
+TERM_IDS = itertools.count(1 << TERM_BITS, 1 << TERM_BITS)
+"""No world draws one of another, even if it continues a copy of its ledger. Ids in a world are 1, 2, ..."""
 SETTINGS = CoordinatorSettings(
     grace_seconds=60,
     revoke_timeout_seconds=30,
