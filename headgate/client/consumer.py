@@ -447,9 +447,10 @@ class Consumer:
 
     async def _get_many(self, max_records: int, timeout_seconds: float) -> list[ConsumedRecord]:
         try:
-            async with asyncio.timeout(timeout_seconds):
-                while not (records := self._take(max_records)):
-                    await self._feed.queue.changed()
+            if not (records := self._take(max_records)):
+                async with asyncio.timeout(timeout_seconds):
+                    while not (records := self._take(max_records)):
+                        await self._feed.queue.changed()
         except TimeoutError:
             return []
         except StopAsyncIteration:

@@ -43,13 +43,8 @@ class RecordColumns:
     headers: list[Headers] = field(default_factory=list)
 
     def extend(self, other: RecordColumns) -> None:
-        self.topic_id += other.topic_id
-        self.segment += other.segment
-        self.offset += other.offset
-        self.timestamp_ms += other.timestamp_ms
-        self.key += other.key
-        self.value += other.value
-        self.headers += other.headers
+        for column, more in zip(_COLUMNS(self), _COLUMNS(other), strict=True):
+            column.extend(more)
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -129,8 +124,8 @@ def read_bodies(data: bytes, path: str, entries: int) -> list[bytes]:
     return rows.slice(0, entries).blobs("body")
 
 
-def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, RecordColumns]:
-    """Return the header and the records of a chunk; raises LedgerError like `decode`."""
+def stored_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, RecordColumns | Columns]:
+    """Return the header and the records of a chunk, values or columns. Raises LedgerError like `decode`."""
     header = decode_header(data, shard=shard, number=number)
     if not header.records:
         return header, RecordColumns()
@@ -140,16 +135,18 @@ def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
             return header, RecordColumns(*_PACKED.decode(data[end - header.packed_bytes : end]))
         except msgspec.DecodeError as error:
             raise LedgerError(f"{chunk_path(shard, number)} has unreadable packed records: {error}") from error
-    rows = _record_rows(data, header)
-    return header, RecordColumns(
-        topic_id=rows.integers("topic_id"),
-        segment=rows.integers("segment"),
-        offset=rows.integers("offset"),
-        timestamp_ms=rows.integers("timestamp_ms"),
-        key=rows.blobs("key"),
-        value=rows.blobs("value"),
-        headers=rows.headers(),
-    )
+    return header, _record_rows(data, header)
+
+
+def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, RecordColumns]:
+    """Return the header and the records of a chunk; raises LedgerError like `decode`."""
+    header, rows = stored_records(data, shard=shard, number=number)
+    if isinstance(rows, RecordColumns):
+        return header, rows
+    topic_ids, segments = rows.integers("topic_id"), rows.integers("segment")
+    offsets, timestamps_ms = rows.integers("offset"), rows.integers("timestamp_ms")
+    keys, values = rows.blobs("key"), rows.blobs("value")
+    return header, RecordColumns(topic_ids, segments, offsets, timestamps_ms, keys, values, rows.headers())
 
 
 def pack_records(records: RecordColumns) -> bytes:
@@ -168,7 +165,7 @@ def _record_rows(data: bytes, header: ChunkHeader) -> Columns:
     rows = read_columns(data, path)
     if len(rows) < header.records:
         raise LedgerError(f"{path} has {len(rows)} rows, its header states {header.records} records")
-    return rows.slice(len(rows) - header.records, header.records)
+    return rows.last(header.records)
 
 
 def decode_header(data: bytes, *, shard: int, number: int) -> ChunkHeader:

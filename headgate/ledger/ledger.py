@@ -180,6 +180,13 @@ class Ledger:
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
         return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
+    async def stored_records(
+        self, number: int, data: bytes | None
+    ) -> tuple[chunk.ChunkHeader, RecordColumns | Columns]:
+        """Return what `chunk.stored_records` returns for chunk ``number``; ``data``: its object, if that is known."""
+        data = data or await self.store.read(self._path(number))
+        return chunk.stored_records(data, shard=self.shard, number=number)
+
     async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 

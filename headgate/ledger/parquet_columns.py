@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from io import BytesIO
 from itertools import islice, pairwise
@@ -38,8 +37,6 @@ from headgate.model.headers import Headers
 
 BATCH_ROWS: Final = 1 << 20
 """Rows that arro3 puts into one buffer; the rows of more are concatenated."""
-FEW_VALUES: Final = 16
-"""Different values from which on counting them one after the other takes longer than looking at each row."""
 END_OF_TIME_MS: Final = 253_402_300_800_000
 """The year 10000. A producer may set any time up to 2^63 ms."""
 _INTEGERS: Final = b"l"
@@ -61,40 +58,33 @@ class Columns:
     def __init__(self, batch: RecordBatch, path: str, first: int, count: int) -> None:
         """``count`` rows of ``batch`` from row ``first`` on; ``path`` names the object in errors."""
         self._batch, self._path, self._first, self._count = batch, path, first, count
+        self._exports: dict[tuple[str, bytes], _ArrowArray] = {}
+        """Whole columns, which all slices share: to export one takes as long as to copy some hundred values."""
 
     def __len__(self) -> int:
         return self._count
 
     def slice(self, first: int, count: int) -> Columns:
         """Return ``count`` rows from row ``first`` on, or those that there are. Copies nothing."""
-        return Columns(self._batch, self._path, self._first + first, min(count, self._count - first))
+        found = Columns(self._batch, self._path, self._first + first, min(count, self._count - first))
+        found._exports = self._exports
+        return found
+
+    def last(self, count: int) -> Columns:
+        """Return the last ``count`` rows, without what the others have: to look for nulls among those takes time."""
+        return Columns(self._batch.slice(self._first + self._count - count, count), self._path, 0, count)
+
+    @property
+    def nbytes(self) -> int:
+        """What the whole object takes in memory."""
+        return self._batch.nbytes
 
     def integers(self, name: str) -> list[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
         return self._array(name).tolist()
 
-    def are_all(self, name: str, value: int) -> bool:
-        """Return whether a column has no other integer than ``value``. Raises like `integers`."""
-        return self._array(name) == array("q", [value]) * self._count
-
-    def occurrences(self, name: str) -> dict[int, tuple[int, int]]:
-        """Return integer → how many rows have it, and the last of them. Raises like `integers`."""
-        values = self._array(name)
-        raw = values.tobytes()
-        low, small = raw[::8], bytearray(len(raw))
-        small[::8] = low
-        rest, found = low, dict[int, tuple[int, int]]()
-        if small == raw:  # All are below 256. Then bytes are counted, in a seventh of the time.
-            while rest and len(found) < FEW_VALUES:
-                others = rest.translate(None, value := rest[:1])
-                found[value[0]] = len(rest) - len(others), low.rindex(value)
-                rest = others
-            if not rest:
-                return found
-        return occurrences(values.tolist(), range(len(values)))
-
     def blobs(self, name: str) -> list[bytes]:
-        return _blobs(self._exported(self._column(name), name, _BLOBS))
+        return _blobs(*self._shared(name, _BLOBS), self._count)
 
     def headers(self) -> list[Headers]:
         """Return the headers of each row: none where they are null, or the object has no such column.
@@ -106,9 +96,9 @@ class Columns:
             return [()] * self._count
         lists = self._exported(self._column(name), name, _LISTS, has_nulls=True)
         flat = list_flatten(self._column(name))
-        names = _blobs(self._exported(struct_field(flat, 0), name, _TEXTS))
-        values = _blobs(self._exported(struct_field(flat, 1), name, _BLOBS))
-        pairs, ends = list(zip(map(bytes.decode, names), values, strict=True)), _ends(lists)
+        names = _blobs(self._exported(struct_field(flat, 0), name, _TEXTS), 0, len(flat))
+        values = _blobs(self._exported(struct_field(flat, 1), name, _BLOBS), 0, len(flat))
+        pairs, ends = list(zip(map(bytes.decode, names), values, strict=True)), _ends(lists, 0, self._count)
         return [tuple(pairs[first - ends[0] : end - ends[0]]) for first, end in pairwise(ends)]
 
     def instants(self, name: str, kind: DataType) -> Array:
@@ -136,20 +126,29 @@ class Columns:
         """Return how many values of a column are not null; raises LedgerError if it is missing."""
         return self._count - self._column(name).null_count
 
-    def _column(self, name: str) -> Array:
+    def _column(self, name: str, *, whole: bool = False) -> Array:
         try:
             column = self._batch.column(name)
         except KeyError:
             found = self._batch.column_names
             raise LedgerError(f"{self._path} has only the columns {found}, without {name}") from None
         # A slice of a column takes a tenth of the time of a slice of the batch.
-        return column if self._count == len(column) else column.slice(self._first, self._count)
+        return column if whole else column.slice(self._first, self._count)
 
     def _array(self, name: str) -> array[int]:
-        column = self._exported(self._column(name), name, _INTEGERS)
+        column, first = self._shared(name, _INTEGERS)
         if not self._count:
             return array("q")
-        return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length))
+        return array("q", ctypes.string_at(column.buffers[1] + 8 * (column.offset + first), 8 * self._count))
+
+    def _shared(self, name: str, kind: bytes) -> tuple[_ArrowArray, int]:
+        """Return a column, and the row of it that is the first of these rows, which have no null."""
+        if (found := self._exports.get((name, kind))) is None:
+            column = self._column(name, whole=True)
+            if column.null_count:
+                return self._exported(self._column(name), name, kind), 0
+            found = self._exports[name, kind] = self._exported(column, name, kind)
+        return found, self._first
 
     def _exported(self, column: Array, name: str, kind: bytes, *, has_nulls: bool = False) -> _ArrowArray:
         schema, capsule = column.__arrow_c_array__()
@@ -162,24 +161,18 @@ class Columns:
         return exported
 
 
-def occurrences(values: Sequence[int], rows: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return value → how many of ``rows``, which are as many, have it, and the last of them."""
-    lasts = dict(zip(values, rows, strict=True))
-    return {value: (count, lasts[value]) for value, count in Counter(values).items()}
-
-
-def _blobs(column: _ArrowArray) -> list[bytes]:
-    if not column.length:
+def _blobs(column: _ArrowArray, first: int, count: int) -> list[bytes]:
+    if not count:
         return []
-    ends = _ends(column)
+    ends = _ends(column, first, count)
     content = BytesIO(ctypes.string_at(column.buffers[2] + ends[0], ends[-1] - ends[0]))
     # A third faster than slices.
     return list(map(content.read, map(sub, islice(ends, 1, None), ends)))
 
 
-def _ends(column: _ArrowArray) -> array[int]:
-    """Return where the content of each row begins, and the end of the last one."""
-    return array("i", ctypes.string_at(column.buffers[1] + 4 * column.offset, 4 * (column.length + 1)))
+def _ends(column: _ArrowArray, first: int, count: int) -> array[int]:
+    """Return where the content of each of ``count`` rows begins, and the end of the last one."""
+    return array("i", ctypes.string_at(column.buffers[1] + 4 * (column.offset + first), 4 * (count + 1)))
 
 
 def read_columns(data: bytes, path: str, *, batch_rows: int = BATCH_ROWS) -> Columns:

@@ -10,8 +10,7 @@ buckets.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -23,7 +22,7 @@ from headgate.log.event_log import get_logger
 from headgate.model.hashing import BucketRange, buckets_of, key_bucket, slice_of
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.replies import Grant
-from headgate.reading.stored_rows import SLICE_MAX_RECORDS, Rows
+from headgate.reading.stored_rows import RowRuns, Rows
 from headgate.reading.tail import POLL_SECONDS, ChunkCache, Head
 from headgate.storage.object_store import Store
 
@@ -57,7 +56,6 @@ class CompactedRecords:
     """
 
     def __init__(self, store: Store, shard: int, topic_id: int) -> None:
-        self.opened = 0
         self._store = store
         self._shard = shard
         self._topic_id = topic_id
@@ -86,7 +84,6 @@ class CompactedRecords:
                 if chunks.last < chunk:
                     continue
                 if chunks not in self._manifests:
-                    self.opened += 1
                     self._manifests[chunks] = await read_manifest(self._store, self._shard, chunks)
                 objects += [
                     item
@@ -95,15 +92,10 @@ class CompactedRecords:
                 ]
             return CompactedSlice(objects, compacted_through(self._ranges))
 
-    async def slices(self, item: CompactedObject, offset: int) -> AsyncGenerator[Rows]:
-        """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time. Close it.
-
-        Raises like `read_object`.
-        """
-        self.opened += 1
+    async def rows(self, item: CompactedObject, offset: int) -> RowRuns:
+        """Return the records of one object from ``offset`` on. Raises like `read_object`."""
         records = await read_object(self._store, item)
-        for at in range(max(0, offset - item.first_offset), len(records), SLICE_MAX_RECORDS):
-            yield Rows.of(records.slice(at, SLICE_MAX_RECORDS))
+        return RowRuns(records, [range(max(0, offset - item.first_offset), len(records))])
 
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
@@ -117,9 +109,6 @@ MISSING_SECONDS: Final = 60.0
 
 log = get_logger(__name__)
 
-
-FILTERED_RECORDS: Final = 250
-"""How many records of a reader that omits some are looked at before those that remain are delivered."""
 
 Deliver = Callable[[Rows], Awaitable[None]]
 """(records in the order of their offsets, at least one): returns once there is capacity."""
@@ -195,7 +184,7 @@ class SegmentReader:
             self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
             rows = chunk.get(self._segment)
             if rows is not None:
-                await self._deliver_rows(rows)
+                await self._deliver_parts(rows)
             self.next_chunk += 1
             self._report_skipped(self.next_offset, self.next_offset)
         self._report_skipped(self.next_offset, self.next_offset)
@@ -228,11 +217,7 @@ class SegmentReader:
                 for item in objects:
                     if self.at_end:
                         break
-                    async with aclosing(self._compacted.slices(item, self.next_offset)) as slices:
-                        async for rows in slices:
-                            await self._deliver_rows(rows)
-                            if self.at_end:
-                                break
+                    await self._deliver_parts(await self._compacted.rows(item, self.next_offset))
             except (ObjectMissingError, StoreUnavailableError) as error:
                 # A fresh listing shows the wider range that replaced it, or the segment is being removed.
                 if fresh:
@@ -261,6 +246,12 @@ class SegmentReader:
             )
         await asyncio.sleep(POLL_SECONDS)
 
+    async def _deliver_parts(self, rows: Rows | RowRuns) -> None:
+        for part in rows.parts():
+            if self.at_end:
+                break
+            await self._deliver_rows(part)
+
     async def _deliver_rows(self, rows: Rows) -> None:
         first = bisect_left(rows.offsets, self.next_offset)
         offsets = rows.offsets[first:]
@@ -270,12 +261,8 @@ class SegmentReader:
                 f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
                 f"{wanted}; records are missing, or an older ledger was put back while this consumer ran"
             )
-        if self._delivers_all:
-            if offsets:
-                await self._deliver(rows.part(first, len(rows.offsets)))
-        else:
-            for at in range(first, len(rows.offsets), FILTERED_RECORDS):
-                await self._deliver_filtered(rows.part(at, at + FILTERED_RECORDS))
+        if offsets:
+            await (self._deliver if self._delivers_all else self._deliver_filtered)(rows.part(first, len(rows.offsets)))
         self.next_offset += len(offsets)
 
     async def _deliver_filtered(self, rows: Rows) -> None:

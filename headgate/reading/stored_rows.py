@@ -1,20 +1,19 @@
 """Records of a topic as one object of the ledger holds them: as values, or as Arrow columns without a copy. Pure."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
 
-from headgate.ledger.parquet_columns import Columns, occurrences
+from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import Headers
 from headgate.reading.selected_offsets import OffsetBounds
 
 SLICE_MAX_RECORDS: Final = 1000
-"""Records of a compacted object that are Python values at the same time."""
-SHORT_RUN: Final = 8
-"""Records of a run from which on copying it as a whole is faster."""
+"""Records of an object that become Python values together: they are used while the processor's caches have them."""
 HEADERS: Final = DataType.list(
     Field("element", DataType.struct([Field("name", DataType.string()), Field("value", DataType.binary())]))
 )
@@ -53,13 +52,11 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, rows: Columns) -> Self:
         """Return the values of ``rows``. Raises LedgerError: a column is missing, or of another type."""
-        return cls(
-            rows.integers("offset"),
-            rows.integers("timestamp_ms"),
-            rows.blobs("key"),
-            rows.blobs("value"),
-            rows.headers(),
-        )
+        offsets, timestamps_ms = rows.integers("offset"), rows.integers("timestamp_ms")
+        return cls(offsets, timestamps_ms, rows.blobs("key"), rows.blobs("value"), rows.headers())
+
+    def parts(self) -> Iterator[Self]:
+        yield self
 
     def part(self, first: int, end: int) -> Self:
         """Return the rows from ``first`` up to, not including, ``end``, or those that there are."""
@@ -67,36 +64,67 @@ class Rows(NamedTuple):
             return self
         return type(self)._make([column[first:end] for column in self])
 
-    def joined(self, runs: Sequence[range]) -> Self:
-        """Return the rows of ``runs``, one run after the other. Long runs are copied as a whole."""
-        if len(runs) == 1:
-            return self.part(runs[0].start, runs[0].stop)
-        rows = list(chain.from_iterable(runs))
-        if len(rows) < len(runs) * SHORT_RUN:
-            return self.picked(rows)
-        return type(self)._make(
-            [[*chain.from_iterable([column[run.start : run.stop] for run in runs])] for column in self]
-        )
-
     def picked(self, rows: Sequence[int]) -> Self:
         """Return the ``rows`` with these numbers, in that order."""
+        if isinstance(rows, range):
+            return self.part(rows.start, rows.stop)
         return type(self)._make([list(map(column.__getitem__, rows)) for column in self])
 
 
-def rows_of_topic(columns: Columns, topic_id: int) -> tuple[Sequence[int], dict[int, OffsetBounds]]:
-    """Return the rows of a topic in a chunk, and segment → its offsets there. Raises LedgerError like `Rows.of`.
+class RowRuns(NamedTuple):
+    """The rows of one segment in an object that has others too. They become values part by part, as they are read."""
 
-    The first offset follows from the last one and the number of rows: an unexpected one tells of a gap.
-    """
-    rows: Sequence[int] = range(len(columns))
-    if columns.are_all("topic_id", topic_id):
-        found = columns.occurrences("segment")
-    else:
-        topic_ids, segments = map(columns.integers, ("topic_id", "segment"))
-        rows = [row for row in rows if topic_ids[row] == topic_id]
-        found = occurrences([segments[row] for row in rows], rows)
-    offsets = columns.integers("offset")
-    return rows, {each: (offsets[row] + 1 - count, offsets[row] + 1) for each, (count, row) in found.items()}
+    columns: Columns
+    runs: Sequence[range]
+    """Its rows, rising."""
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield their values, at most `SLICE_MAX_RECORDS` at a time. Raises like `Rows.of`."""
+        pieces, left = list[Rows](), SLICE_MAX_RECORDS
+        for run in self.runs:
+            at = run.start
+            while at < run.stop:
+                count = min(left, run.stop - at)
+                pieces.append(Rows.of(self.columns.slice(at, count)))
+                at, left = at + count, left - count
+                if not left:
+                    yield _chained(pieces)
+                    pieces, left = [], SLICE_MAX_RECORDS
+        if pieces:
+            yield _chained(pieces)
+
+
+def _chained(pieces: Sequence[Rows]) -> Rows:
+    if len(pieces) == 1:
+        return pieces[0]
+    return Rows._make([[*chain.from_iterable(columns)] for columns in zip(*pieces, strict=True)])
+
+
+def runs_of_topic(topic_ids: Sequence[int], segments: Sequence[int], topic_id: int) -> dict[int, list[range]]:
+    """Return segment → its rows among those of a chunk. A leader writes the records of a batch segment by segment."""
+    runs: defaultdict[int, list[range]] = defaultdict(list)
+    own: Sequence[int | None] = segments
+    if topic_ids.count(topic_id) < len(topic_ids):
+        own = [segment if each == topic_id else None for each, segment in zip(topic_ids, segments, strict=True)]
+    end = 0
+    for segment, run in groupby(own):
+        first, end = end, end + len(list(run))
+        if segment is not None:
+            runs[segment].append(range(first, end))
+    return runs
+
+
+def rows_of_topic(columns: Columns, topic_id: int) -> Iterator[tuple[int, list[range], OffsetBounds]]:
+    """Yield each segment of a topic in a chunk, its rows, and their offsets. Raises LedgerError like `Rows.of`."""
+    topic_ids, segments, offsets = map(columns.integers, ("topic_id", "segment", "offset"))
+    for segment, runs in runs_of_topic(topic_ids, segments, topic_id).items():
+        yield segment, runs, (offsets[runs[0].start], offsets[runs[-1].stop - 1] + 1)
+
+
+def rows_of(runs: Sequence[range]) -> Sequence[int]:
+    """Return the rows of ``runs``, rising; a range if they follow each other."""
+    first, end = min((run.start for run in runs), default=0), max((run.stop for run in runs), default=0)
+    return range(first, end) if sum(map(len, runs)) == end - first else sorted(chain.from_iterable(runs))
 
 
 class StoredRows(NamedTuple):

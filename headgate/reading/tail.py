@@ -2,23 +2,21 @@
 
 import asyncio
 import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final
 
 from headgate.backoff import Backoff
 from headgate.errors import ObjectMissingError, StoreUnavailableError
-from headgate.ledger import chunk
 from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import header_bytes
 from headgate.process.background import end_tasks
 from headgate.reading.known_history import KnownHistory
-from headgate.reading.stored_rows import Rows
+from headgate.reading.stored_rows import RowRuns, Rows, rows_of, runs_of_topic
 
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
@@ -169,13 +167,14 @@ MAX_LOADS: Final = 32
 PAUSE_LOADS: Final = 64
 NEAR: Final = 16
 """How many chunks behind the end a reader still follows it, and how many are kept that were announced."""
-_COLUMNS: Final = attrgetter("offset", "timestamp_ms", "key", "value", "headers")
+LONG_RUN: Final = 32
+"""Mean length of a run of records of one segment from which on values are made run by run, when they are read."""
 
 
-class ChunkRows(dict[int, Rows]):
+class ChunkRows(dict[int, Rows | RowRuns]):
     """Segment → its rows of one chunk; and the ids of the terms that the chunk names."""
 
-    def __init__(self, rows: Mapping[int, Rows], header: ChunkHeader) -> None:
+    def __init__(self, rows: Mapping[int, Rows | RowRuns], header: ChunkHeader) -> None:
         super().__init__(rows)
         self.term_id = header.term_id
         self.previous_term_id = header.previous_term_id
@@ -267,15 +266,9 @@ class ChunkCache:
 
     async def _load(self, number: int) -> ChunkRows:
         self.loads += 1
-        if (offered := self._offered.pop(number, None)) is not None:
-            header, records = chunk.decode_records(offered, shard=self._ledger.shard, number=number)
-        else:
-            header, records = await self._ledger.read_records(number)
+        header, records = await self._ledger.stored_records(number, self._offered.pop(number, None))
         rows_by_segment = ChunkRows(_rows_by_segment(records, self._topic_id), header)
-        size = CHUNK_OVERHEAD_BYTES
-        for rows in rows_by_segment.values():
-            size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))
-            size += sum(len(each) * HEADER_OVERHEAD_BYTES + header_bytes(each) for each in filter(None, rows.headers))
+        size = _size_bytes(rows_by_segment)
         self._chunks[number] = (size, rows_by_segment)
         self._bytes += size
         while self._bytes > self._budget_bytes and len(self._chunks) > 1:
@@ -287,15 +280,24 @@ class ChunkCache:
         return rows_by_segment
 
 
-def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
-    """Return segment → its records of one topic. A leader writes those of a batch segment by segment."""
-    rows, segments = Rows(*_COLUMNS(records)), records.segment
-    if records.topic_id.count(topic_id) < len(records):
-        own = [index for index, each in enumerate(records.topic_id) if each == topic_id]
-        rows, segments = rows.picked(own), [segments[index] for index in own]
-    runs: defaultdict[int, list[range]] = defaultdict(list)
-    end = 0
-    for segment, run in groupby(segments):
-        first, end = end, end + len(list(run))
-        runs[segment].append(range(first, end))
-    return {segment: rows.joined(own) for segment, own in runs.items()}
+def _size_bytes(chunk_rows: ChunkRows) -> int:
+    size = CHUNK_OVERHEAD_BYTES
+    for rows in chunk_rows.values():
+        if isinstance(rows, RowRuns):
+            return size + rows.columns.nbytes
+        size += len(rows.keys) * RECORD_OVERHEAD_BYTES + sum(map(len, rows.keys)) + sum(map(len, rows.values))
+        size += sum(len(each) * HEADER_OVERHEAD_BYTES + header_bytes(each) for each in filter(None, rows.headers))
+    return size
+
+
+def _rows_by_segment(records: RecordColumns | Columns, topic_id: int) -> dict[int, Rows] | dict[int, RowRuns]:
+    """Return segment → its records of one topic."""
+    if isinstance(records, RecordColumns):
+        runs = runs_of_topic(records.topic_id, records.segment, topic_id)
+        rows = Rows(records.offset, records.timestamp_ms, records.key, records.value, records.headers)
+    else:
+        runs = runs_of_topic(records.integers("topic_id"), records.integers("segment"), topic_id)
+        if len(records) >= LONG_RUN * sum(map(len, runs.values())):
+            return {segment: RowRuns(records, own) for segment, own in runs.items()}
+        rows = Rows.of(records)
+    return {segment: rows.picked(rows_of(own)) for segment, own in runs.items()}

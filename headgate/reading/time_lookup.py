@@ -52,8 +52,7 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 
 async def first_offsets(ledger: Ledger, topic_id: int, number: int) -> tuple[int, dict[int, int]]:
     header, columns = await ledger.open_records(number)
-    _, found = rows_of_topic(columns, topic_id)
-    return header.at_ms, {segment: first for segment, (first, _) in found.items()}
+    return header.at_ms, {segment: first for segment, _, (first, _) in rows_of_topic(columns, topic_id)}
 
 
 class _Search:

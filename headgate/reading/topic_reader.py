@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS, read_object
-from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of_topic
+from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of, rows_of_topic
 from headgate.reading.tail import POLL_SECONDS, POLLS, Head, pause
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
@@ -186,7 +187,8 @@ class TopicReader:
         for end in range(len(plan.chunks), 0, -at_a_time):
             group = plan.chunks[max(0, end - at_a_time) : end]
             for _, columns in reversed(await self._read_chunks(group)):
-                picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
+                found = rows_of_topic(columns, self._topic_id)
+                picked = rows_of([run for segment, runs, _ in found if self._is_wanted(segment) for run in runs])
                 yield list(self._with_key(StoredRows(columns, picked)))[::-1]
         for item in reversed(plan.objects):
             if item.size_bytes > object_bytes:
@@ -315,13 +317,6 @@ class TopicReader:
     def _with_key(self, rows: StoredRows) -> Iterator[LedgerRecord]:
         return (each for each in rows.records() if self._key in (None, each.key))
 
-    def _places(self, columns: Columns) -> Iterator[tuple[int, int, int]]:
-        """Yield row, segment and offset of each record of the topic in a chunk."""
-        topic_ids, segments, offsets = map(columns.integers, ("topic_id", "segment", "offset"))
-        for row, (topic_id, segment, offset) in enumerate(zip(topic_ids, segments, offsets, strict=True)):
-            if topic_id == self._topic_id:
-                yield row, segment, offset
-
     def _is_ahead(self, item: CompactedObject) -> bool:
         """Whether a compacted object has records between the present position and the end."""
         is_after_end = self._bounded and item.first_offset >= self._ends.get(item.segment, 0)
@@ -336,29 +331,17 @@ class TopicReader:
 
     def _advance(self, columns: Columns) -> Sequence[int]:
         """Return the wanted rows of a chunk, and move the positions behind them. Raises like `_range`."""
-        picked = self._advance_behind(columns)
-        if picked is None:
-            picked = []
-            for row, segment, offset in self._places(columns):
-                expected = self._next_offsets.get(segment, offset)
-                is_after_end = self._bounded and offset >= self._ends.get(segment, 0)
-                if self._is_wanted(segment) and offset >= expected and not is_after_end:
-                    self._require_next(segment, offset, expected)
-                    self._next_offsets[segment] = offset + 1
-                    picked.append(row)
-        is_run = picked and picked[-1] - picked[0] + 1 == len(picked)
-        return range(picked[0], picked[-1] + 1) if is_run else picked
-
-    def _advance_behind(self, columns: Columns) -> Sequence[int] | None:
-        """Return the rows of the topic, and move behind them; None: some are not wanted."""
-        rows, found = rows_of_topic(columns, self._topic_id)
-        if any(self._next_offsets.get(segment) != first for segment, (first, _) in found.items()):
-            return None
-        ends = {segment: end for segment, (_, end) in found.items()}
-        if self._bounded and any(end > self._ends.get(segment, 0) for segment, end in ends.items()):
-            return None
-        self._next_offsets |= ends
-        return rows
+        picked: list[range] = []
+        for segment, runs, (begin, end) in rows_of_topic(columns, self._topic_id):
+            expected = self._next_offsets.get(segment, begin)
+            stop = min(end, self._ends.get(segment, 0)) if self._bounded else end
+            if self._is_wanted(segment) and stop > expected:
+                first = end - sum(map(len, runs))  # A later one than the first row has tells of a gap.
+                self._require_next(segment, first, expected)
+                self._next_offsets[segment] = stop
+                rows = [] if (first, end) == (expected, stop) else list(chain.from_iterable(runs))
+                picked += [range(row, row + 1) for row in rows[expected - first : stop - first]] or runs
+        return rows_of(picked)
 
     @staticmethod
     def _require_next(segment: int, first: int, expected: int) -> None:

@@ -36,9 +36,9 @@ async def main(url: str) -> None:
     store = open_store(url)
     ledger, compacted, chunks = Ledger(store, 0), CompactedRecords(store, 0, 1), ChunkCache(Ledger(store, 0), 1)
     objects, last = await compacted.locate(0, 0, 1)
-    offsets = [offset for item in objects async for rows in compacted.slices(item, 0) for offset in rows.offsets]
+    offsets = [at for item in objects for rows in (await compacted.rows(item, 0)).parts() for at in rows.offsets]
     for number in range(last + 1, await ledger.newest() + 1):
-        offsets += (await chunks.rows(number, number))[0].offsets
+        offsets += [at for rows in (await chunks.rows(number, number))[0].parts() for at in rows.offsets]
     segment = SegmentInfo(
         segment=0,
         first_hash=0,

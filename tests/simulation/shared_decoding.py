@@ -22,7 +22,7 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import chunk_path
 
-SHARED: Final = ("decode_header", "read_bodies", "decode_records")
+SHARED: Final = ("decode_header", "read_bodies", "stored_records")
 """Functions of `headgate.ledger.chunk` whose first argument is a whole object."""
 Known = dict[tuple[Any, ...], tuple[bytes, Any]]
 """Identity of an object and arguments → the object, so that its identity is not given to another one, and the result."""
@@ -88,7 +88,7 @@ class _ChunkMemory:
         known, bodies, records = self._known, list(builder._bodies), RecordColumns()
         records.extend(builder.records)
         known["decode_header"][id(data), shard, number] = data, header
-        known["decode_records"][id(data), shard, number] = data, (header, records)
+        known["stored_records"][id(data), shard, number] = data, (header, records)
         known["read_bodies"][id(data), chunk_path(shard, number), header.entries] = data, bodies
         self._written[id(data)] = partial(self._encode, builder, **fields)
         return data

@@ -286,7 +286,7 @@ class Deliveries:
                     self._push(holding, again, loop.time() + RETRY_SECONDS)
             else:
                 del holding.deliveries.retrying[again.offset]
-                await self.feed.enqueue(holding, [again])
+                await self.feed.enqueue(holding, iter([again]))
 
     async def _time_out(self) -> None:
         """Rule 3."""

@@ -277,7 +277,8 @@ class Parking:
                     self._pass(named, state, number - 1, newest)
                     state.queued = number
                     state.expected.append(number)
-                    await self._feed.enqueue(holding, [self._consumed(holding, found[number], number)])
+                    record = self._consumed(holding, found[number], number)
+                    await self._feed.queue.put(holding, iter([record]))
         if state.is_resuming and not holding.stopped:
             self._pass(named, state, end, newest)
 

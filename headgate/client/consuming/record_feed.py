@@ -8,12 +8,12 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Final
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.record_queue import HeldSegment, ParkedKey, Reader, RecordQueue
+from headgate.client.consuming.record_queue import QUEUE_RECORDS, HeldSegment, ParkedKey, Reader, RecordQueue
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -25,7 +25,6 @@ from headgate.reading.stored_rows import Rows
 from headgate.reading.tail import NEAR, ChunkCache, Head
 from headgate.storage.object_store import Store
 
-RUN_RECORDS: Final = 500
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
@@ -35,8 +34,6 @@ skipped."""
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
-
-
 OnParked = Callable[[HeldSegment, ConsumedRecord], None]
 """(holding, a record of a key that is parked)."""
 OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
@@ -198,20 +195,21 @@ class RecordFeed:
 
     async def _deliver(self, grant: Grant, rows: Rows, delivery_count: int = 1) -> None:
         holding = self.holdings[grant.segment, grant.generation]
-        records, left = self._records(grant, rows, delivery_count), len(rows.offsets)
-        while left:
+        at = 0
+        while at < len(rows.offsets):
             if delivery_count == 1 and not holding.deliveries.has_capacity.is_set():
                 await holding.deliveries.has_capacity.wait()
             if delivery_count == 1 and holding.resumed is not None:
                 await holding.resumed.wait()
             # With parked keys, one by one: what is queued and what is parked keep their order.
-            run = list(islice(records, 1 if holding.parked else RUN_RECORDS))
-            left -= len(run)
-            if holding.parked and await self._is_parked(holding, run[0].key):
-                self.on_parked(holding, run[0])
+            run = rows.part(at, at + (1 if holding.parked else QUEUE_RECORDS))
+            at += len(run.offsets)
+            records = self._records(grant, run, delivery_count)
+            if holding.parked and await self._is_parked(holding, run.keys[0]):
+                self.on_parked(holding, next(records))
             else:
-                holding.queued_end = run[-1].offset + 1
-                await self.enqueue(holding, run)
+                holding.queued_end = run.offsets[-1] + 1
+                await self.enqueue(holding, records, len(run.offsets))
 
     def _records(self, grant: Grant, rows: Rows, delivery_count: int) -> Iterator[ConsumedRecord]:
         topic, segment, generation = repeat(self._topic), repeat(SegmentId(grant.segment)), Generation(grant.generation)
@@ -225,10 +223,10 @@ class RecordFeed:
             await state.held.wait()
         return state is not None
 
-    async def enqueue(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
-        """Queue a run for the program, once there is space. A record that is resumed or delivered again is a run."""
-        holding.queued += 0 if records[0].parked_number else len(records)
-        await self.queue.put(holding, records)
+    async def enqueue(self, holding: HeldSegment, records: Iterator[ConsumedRecord], count: int = 1) -> None:
+        """Queue a run for the program, once there is space. A record that is delivered again is a run."""
+        holding.queued += count
+        await self.queue.put(holding, records, count)
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Record how far a bucket range was read; report the skipped records that can be acknowledged."""

@@ -3,8 +3,9 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Protocol
 
 from headgate.client.consumed_record import ConsumedRecord
@@ -169,8 +170,8 @@ QUEUE_RECORDS: Final = 1000
 @dataclass(slots=True, eq=False)
 class Run:
     holding: HeldSegment
-    records: list[ConsumedRecord]
-    taken: int = 0
+    records: Iterator[ConsumedRecord]
+    left: int
 
 
 class RecordQueue:
@@ -189,24 +190,25 @@ class RecordQueue:
         self._has_space = asyncio.Event()
         self._changed = asyncio.Event()
 
-    async def put(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
+    async def put(self, holding: HeldSegment, records: Iterator[ConsumedRecord], count: int = 1) -> None:
+        """Append ``count`` of ``records``, which are made when they are taken."""
         async with self._entrance:
-            while self.records + len(records) > QUEUE_RECORDS:
-                self._awaited = len(records)
+            while self.records + count > QUEUE_RECORDS:
+                self._awaited = count
                 self._has_space.clear()
                 await self._has_space.wait()
             self._awaited = 0
-            self.runs.append(Run(holding, records))
-            self.records += len(records)
+            self.runs.append(Run(holding, records, count))
+            self.records += count
             self._changed.set()
 
     def take(self, max_records: int) -> list[ConsumedRecord]:
         """Remove records from the first run, at most so many."""
         run = self.runs[0]
-        records = run.records[run.taken : run.taken + max_records]
+        records = list(islice(run.records, min(run.left, max_records)))
         count = len(records)
-        run.taken += count
-        if run.taken == len(run.records):
+        run.left -= count
+        if not run.left:
             self.runs.popleft()
         self.records -= count
         if self._awaited and self.records + self._awaited <= QUEUE_RECORDS:

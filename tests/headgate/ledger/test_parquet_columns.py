@@ -70,17 +70,6 @@ def test_the_first_rows(rows: list[tuple[int, bytes]], count: int) -> None:
     assert rows[:count] == rows_of(read_first_rows(written(rows), "x", count))
 
 
-@given(st.lists(st.integers(-1, 2) | st.sampled_from([255, 256, -(2**63), *range(20)]), max_size=60), st.integers(0, 5))
-def test_occurrences_are_those_of_a_list(numbers: list[int], first: int) -> None:
-    first = min(first, len(numbers))
-    found = read_columns(written([(each, b"") for each in numbers]), "x").slice(first, 60)
-
-    own = numbers[first:]
-    lasts = {each: row for row, each in enumerate(own)}
-    assert {each: (own.count(each), lasts[each]) for each in own} == found.occurrences("number")
-    assert [set(own) <= {each} for each in (0, 255, 256)] == [found.are_all("number", each) for each in (0, 255, 256)]
-
-
 def test_rows_of_several_batches_are_concatenated() -> None:
     rows = [(number, b"%d" % number) for number in range(10)]
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import ObjectMissingError
-from headgate.ledger.chunk import RecordColumns
+from headgate.ledger.chunk import RecordColumns, stored_records
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.requests import Record
 from headgate.reading.tail import CACHE_BYTES, MAX_LOADS, ChunkCache, Head, _rows_by_segment
@@ -74,20 +76,25 @@ async def test_a_closed_cache_neither_loads_nor_polls() -> None:
     assert reading.cancelled()
 
 
-@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 2), st.integers(1, 12)), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 2), st.integers(1, 12) | st.just(700)), max_size=8))
 def test_the_records_of_a_segment_are_found_wherever_they_are(runs: list[tuple[int, int, int]]) -> None:
     """Those of a batch follow each other; the batches of a chunk, and records of devices, are mixed."""
     places = [(topic, segment) for topic, segment, count in runs for _ in range(count)]
     offsets, texts = list(range(len(places))), [b"%d" % n for n in range(len(places))]
     topics, segments = [topic for topic, _ in places], [segment for _, segment in places]
-    records = RecordColumns(topics, segments, offsets, offsets, texts, texts, [()] * len(places))
+    builder = ChunkBuilder()
+    builder.records.extend(RecordColumns(topics, segments, offsets, offsets, texts, texts, [()] * len(places)))
+    _, stored = stored_records(builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1), shard=0, number=1)
 
-    found = _rows_by_segment(records, 1)
-
-    assert {segment for topic, segment in places if topic == 1} == found.keys()
-    for segment, rows in found.items():
-        assert [offset for offset in offsets if places[offset] == (1, segment)] == rows.offsets == rows.timestamps_ms
-        assert [texts[offset] for offset in rows.offsets] == rows.keys == rows.values
+    for records in (builder.records, stored):
+        found = _rows_by_segment(records, 1)
+        assert {segment for topic, segment in places if topic == 1} == found.keys()
+        for segment, rows in found.items():
+            own = [offset for offset in offsets if places[offset] == (1, segment)]
+            values = [texts[offset] for offset in own]
+            assert (own, own, values, values) == tuple(
+                [*chain(*each)] for each in [*zip(*rows.parts(), strict=True)][:4]
+            )
 
 
 DELAY_SECONDS = 0.04

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -122,10 +123,12 @@ async def test_a_reader_begins_in_compacted_objects_and_continues_in_chunks() ->
     await ledger.compact(1, 4)
     await ledger.compact(5, 8)
     ledger.delete_chunks(*range(1, 8))
-    await ledger.read_all(ledger.reader())
+    with patch.object(ledger.store, "read", wraps=ledger.store.read) as read:
+        await ledger.read_all(ledger.reader())
 
     assert ledger.cache.loads == 2, "chunks 9 and 10"
-    assert ledger.compacted.opened == 2 + 4
+    paths = [each.args[0] for each in read.await_args_list if each.args[0].startswith(("manifests/", "compacted/"))]
+    assert 2 + 4 == len(paths) == len({*paths}), "two manifests and their objects"
 
 
 async def test_a_reader_loads_no_chunk_from_before_its_grant() -> None:

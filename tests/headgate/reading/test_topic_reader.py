@@ -308,7 +308,7 @@ async def test_a_chunk_with_records_that_do_not_count_is_not_taken_for_whole(top
     known, builder, path = await written((0, 0, 0)), ChunkBuilder(), chunk_path(0, 1)
     builder.records.extend(RecordColumns(topics, [0, 0], offsets, [0, 0], [b"k"] * 2, [b""] * 2, [(), ()]))
     known.ledger.store.objects[path] = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1)
-    with pytest.raises(LedgerError, match=r"continues at offset 2, expected 1|ends at offset 1 in the ledger"):
+    with pytest.raises(LedgerError, match=r"continues at offset 1, expected 0|ends at offset 1 in the ledger"):
         await places(reader(known, {0: 0}).stored())
 
 
