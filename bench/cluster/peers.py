@@ -1,14 +1,14 @@
 """headgate beside Redis streams, NATS JetStream and RabbitMQ streams, each with its Python client.
 
 All servers run on this machine with files of their own, and their clients in this process. They do the same work in
-turns. headgate is one daemon with one shard, mosquitto, and no Spark. headgate and Redis (``appendfsync always``) sync
-before they acknowledge: four files of 5 MB, alone, in 1.4 to 3.0 µs for each record of 1 KB, where the goal leaves 1.5
-in all ([what can be reached](decisions/batch-encoding.md)). A server or client that is missing is named, and left out.
+turns, on random bytes. headgate is one daemon with one shard, mosquitto, and no Spark. headgate and Redis
+(``appendfsync always``) sync before they acknowledge ([what can be reached](decisions/batch-encoding.md)). A server or
+client that is missing is named, and left out.
 
 * The value: records per second of one producer, ours divided by those of the best peer of each round, of 100 bytes
   (``peers_100``) and of 1000 bytes; the lesser counts.
 * ``peers_read``: records of 100 bytes per second of a new consumer that reads all of them, ours divided by those of
-  Redis. All sides send and receive in lists, where their clients do.
+  Redis; both look at each key and value. All sides send and receive in lists, where their clients do.
 * ``peers_ack``: the median time until a single record is acknowledged, ours divided by that of Redis, and
   ``peers_ack_tail``: our 99th percentile divided by our median.
 * ``peers_e2e`` and ``peers_e2e_tail``: the same for the time until a consumer has the record.
@@ -76,7 +76,7 @@ async def measure(effort: Effort) -> Measurement:
             return {name: rounds[1:] for name, rounds in found.items()}
 
         stored = count * (effort.pick(7, 2) + 1)  # warm-up included
-        small, large = ([random.Random(size).randbytes(size) for _ in range(count)] for size in (100, 1000))
+        small, large = ([random.randbytes(size) for _ in range(count)] for size in (100, 1000))
         sent = {
             "peers_100": await speeds(lambda peer: peer.send(SMALL, small)),
             "peers_1000": await speeds(lambda peer: peer.send(LARGE, large)),

@@ -31,4 +31,4 @@ class PEER:
         how: Any = {"type": "STREAM", "start": "latest"} if new else {"type": "CHECKPOINT", "start": "earliest"}
         async with Consumer(self._config, topic=stream, subscription=name, **how) as consumer:
             while True:
-                on_records(len(await consumer.get_many(AT_ONCE, START_SECONDS)))
+                on_records(len([(r.key, r.value) for r in await consumer.get_many(AT_ONCE, START_SECONDS)]))

@@ -30,7 +30,7 @@ class Peer(Protocol):
         """Store records in the fastest way of the client; return when all are acknowledged."""
 
     async def receive(self, stream: str, on_records: Callable[[int], None], *, new: bool) -> None:
-        """Pass the number of records that a new consumer got, until cancelled: all records, or only ``new`` ones."""
+        """Pass the number of records that a new consumer got and looked at, until cancelled: all, or ``new`` ones."""
 
 
 async def start_server(

@@ -36,4 +36,4 @@ class PEER:
             answer = await self._client.xread({stream: last}, count=AT_ONCE, block=0)
             ((_, records),) = answer.items() if isinstance(answer, dict) else answer
             last = records[-1][0]
-            on_records(len(records))
+            on_records(len([(record[b"k"], record[b"v"]) for _, record in records]))
