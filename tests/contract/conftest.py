@@ -7,7 +7,6 @@ import pytest
 
 from controller.leadership.zookeeper import elections
 from controller.local.embedded import EmbeddedZooKeeper
-from tests.support.servers.secure_zookeeper import SecureZooKeeper
 from tests.support.waiting import until
 from tests.support.worlds.election_environments import (
     DAEMONS,
@@ -15,6 +14,7 @@ from tests.support.worlds.election_environments import (
     ElectionHarness,
     FakeElectionHarness,
     Join,
+    SecureZooKeeper,
     Server,
     ZooKeeperHarness,
     joined,

@@ -17,7 +17,7 @@ import pytest
 from controller.local.embedded import zookeeper_classpath
 from drain.spark.java import find_java
 from tests.deploy.test_units import DEPLOY
-from tests.support.documents.code_blocks import blocks
+from tests.support.documents.markdown import blocks
 from tests.support.servers.machine import Machine, booted, missing
 from tests.support.servers.programs import TEST_SECONDS
 

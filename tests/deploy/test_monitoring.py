@@ -17,7 +17,7 @@ from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from monitoring.dashboard import dashboard_json
-from tests.support.samples.backlogs import backlog
+from tests.support.samples.cluster_overviews import backlog
 from tests.support.samples.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

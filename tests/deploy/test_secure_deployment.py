@@ -31,7 +31,7 @@ from headgate.files.tls import client_context
 from headgate.model.identifiers import SegmentId
 from headgate.settings.config import ClientConfig
 from tests.deploy.test_units import DEPLOY, UNITS, directives
-from tests.support.documents.code_blocks import blocks
+from tests.support.documents.markdown import blocks
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, finish, start, wait_until
 from tests.support.servers.prometheus_server import prometheus

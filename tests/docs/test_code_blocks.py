@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.code_blocks import FENCE, ROOT, RUNNABLE, Block, blocks
+from tests.support.documents.markdown import FENCE, ROOT, RUNNABLE, Block, blocks
 from tests.support.servers.programs import TEST_SECONDS
 
 ATTRIBUTES = {"no-run", "file", "exit", "terminal"}

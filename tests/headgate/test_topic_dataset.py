@@ -14,7 +14,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_name
 from headgate.storage.object_store import LocalStore
 from headgate.views.topics import TopicInfo
-from tests.support.samples.trimmed_ledger import TrimmedLedger, trimmed_ledger
+from tests.support.samples.positioned_ledger import TrimmedLedger, trimmed_ledger
 
 T0 = 1_700_000_000_000
 """Chunk n was stored n times 10 ms later."""

@@ -9,7 +9,7 @@ from headgate.views.cluster import ComponentState
 from metrics import events
 from metrics.health import STALLED_SECONDS, judge_health
 from metrics.instruments import Instruments
-from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.samples.status_documents import HEALTHY_FACTS
 
 
 def component(health, name):

@@ -1,6 +1,7 @@
 """Connections without credentials, without TLS, and under the names of others; tests/contract has impostors."""
 
 import asyncio
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -15,7 +16,6 @@ from headgate.files.tls import client_context
 from headgate.model import entries as e
 from headgate.protocol.mqtt_topics import daemon_client_id, device_session_id
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
-from tests.support.servers.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
 from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
@@ -23,6 +23,23 @@ pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), p
 CLUSTER = "test"
 NOT_AUTHORIZED = BrokerLog("Client <unknown> disconnected, not authorised")
 Attempt = Callable[[Scene, str], Awaitable[str]]
+CLIENT_REFUSES, SERVER_REFUSES = "the client refuses", "the server refuses"
+
+
+def handshake(port: int, context: ssl.SSLContext) -> str:
+    """Return how a handshake with a server on this machine ends. Unlike asyncio, a blocking socket sends its alert."""
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5 * TIMEOUT_FACTOR) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+        ):
+            # In TLS 1.3 a client has finished before the server has checked its certificate.
+            encrypted.sendall(b"srvr")
+            return "connected" if encrypted.recv(1) else SERVER_REFUSES
+    except ssl.SSLCertVerificationError:
+        return CLIENT_REFUSES
+    except (ssl.SSLError, ConnectionError):
+        return SERVER_REFUSES
 
 
 def old_tls(context: ssl.SSLContext) -> ssl.SSLContext:

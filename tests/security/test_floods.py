@@ -21,8 +21,8 @@ from metrics import events
 from shard.access.broker_rules import BrokerFormat, export
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.secret_files import write_secret
+from tests.support.servers.cluster import SecuredBroker
 from tests.support.servers.programs import TEST_SECONDS
-from tests.support.servers.secured_cluster import SecuredBroker
 from tests.support.waiting import until
 from tests.support.worlds.device_environment import create_topic
 from tests.support.worlds.one_shard import OneShard

@@ -35,7 +35,7 @@ from tests.simulation.quota_rules import QuotaRules
 from tests.simulation.rare_clients import headers_of
 from tests.simulation.rebirth_program import ASHES, PHOENIX
 from tests.simulation.story import Story
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 from tests.support.whole_state import decode_snapshot, everything
 from tests.support.worlds.one_shard import now_ms
 

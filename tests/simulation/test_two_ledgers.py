@@ -40,7 +40,7 @@ from headgate.protocol.mqtt_topics import cluster_topic
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from shard.state.topic import Topic
 from tests.support.fakes.broker import FakeBroker, Faults
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 from tests.support.worlds.one_shard_programs import create, described
 

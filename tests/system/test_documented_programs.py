@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.code_blocks import ROOT, Block, blocks, matches
+from tests.support.documents.markdown import ROOT, Block, blocks, matches
 from tests.support.servers.node import Node
 from tests.support.servers.programs import TEST_SECONDS
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents.code_blocks import Block, blocks, comparable
-from tests.support.documents.markdown import DOCS
+from tests.support.documents.markdown import DOCS, Block, blocks, comparable
 from tests.support.servers.node import Node
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, start, wait_until
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from headgate.errors import HeadgateError
 from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
-from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.samples.status_documents import HEALTHY_FACTS
 from tests.support.servers.http_server import HttpHarness, http_server
 from web import listener, server
 from web.server import HEADERS

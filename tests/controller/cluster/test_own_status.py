@@ -15,7 +15,7 @@ from headgate.protocol.announcements import Presence
 from headgate.protocol.replies import Registered, TopicImportReply
 from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.status import ShardCounts
-from tests.support.samples.backlogs import backlog
+from tests.support.samples.cluster_overviews import backlog
 from tests.support.worlds.one_shard import OneShard
 from web.api.overview import UnknownNameError
 

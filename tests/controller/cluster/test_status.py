@@ -14,6 +14,7 @@ from controller.cluster.status import ClusterStatus
 from controller.leadership.session_secret import SessionSecret
 from metrics.health import judge_health
 from tests.support.samples.status_documents import (
+    HEALTHY_FACTS,
     NOW_MS,
     FakeSource,
     part,
@@ -22,7 +23,6 @@ from tests.support.samples.status_documents import (
     topic_document,
     topic_summary,
 )
-from tests.support.samples.status_values import HEALTHY_FACTS
 from tests.support.servers.http_server import HttpHarness
 from web.access import HttpAccess, Tokens
 from web.api.history import SAMPLE_SECONDS

@@ -5,7 +5,7 @@ import pytest
 from headgate.protocol.requests import OpenProducer, ProduceBatch
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.producing_clients import batch, created
+from tests.support.worlds.one_shard_programs import batch, created
 
 pytestmark = pytest.mark.looptime
 

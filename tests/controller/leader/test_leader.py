@@ -11,7 +11,7 @@ from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import CreateTopic, Heartbeat, ProduceBatch, Record, RegisterConsumer
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.producing_clients import RECORDS, batch, created, producing, serving
+from tests.support.worlds.one_shard_programs import RECORDS, batch, created, producing, serving
 
 pytestmark = pytest.mark.looptime
 

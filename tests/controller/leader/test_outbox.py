@@ -24,7 +24,7 @@ from metrics import events
 from shard.state.producers import WINDOW
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.worlds.one_shard import CLUSTER, OneShard
-from tests.support.worlds.producing_clients import serving
+from tests.support.worlds.one_shard_programs import serving
 
 pytestmark = pytest.mark.looptime
 

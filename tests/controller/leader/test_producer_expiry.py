@@ -8,7 +8,7 @@ from controller.settings.sections import IngestSettings
 from headgate.protocol.requests import OpenProducer, ProduceBatch
 from tests.support.whole_state import everything
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.producing_clients import batch, created, opened
+from tests.support.worlds.one_shard_programs import batch, created, opened
 
 pytestmark = pytest.mark.looptime
 

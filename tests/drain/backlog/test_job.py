@@ -19,9 +19,8 @@ from drain.backlog.results import STATE, Result, encode_result, result_folder, r
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import HeadgateError, StoreUnavailableError
-from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import WrittenLedger
-from tests.support.samples.object_formats import sealed
+from tests.support.samples.object_formats import corrupt, sealed, truncate
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines]
 

@@ -33,7 +33,7 @@ class Supervised:
         self.states: list[tuple[str, str]] = []
         self.reported_restarts = 0
         self._changed = asyncio.Event()
-        command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", str(tmp_path / "s"), mode]
+        command = [sys.executable, "-m", "tests.support.fakes.drain_service", str(tmp_path / "s"), mode]
         self.supervisor = DrainSupervisor(
             socket=str(tmp_path / "s"),
             folder=tmp_path / "folder",
@@ -215,7 +215,7 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
 
         async def main(folder):
             report = lambda state, reason: print(state, supervisor.pid, flush=True)
-            command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", f"{folder}/s", "well"]
+            command = [sys.executable, "-m", "tests.support.fakes.drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
                 socket=f"{folder}/s", folder=folder, command=command, on_state=report
             )
@@ -238,7 +238,7 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
 async def test_only_the_own_child_is_believed(tmp_path):
     """The process of another cluster listens at the path: its answers are about another ledger."""
     states = []
-    command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", str(tmp_path / "s"), "well"]
+    command = [sys.executable, "-m", "tests.support.fakes.drain_service", str(tmp_path / "s"), "well"]
     other = await asyncio.create_subprocess_exec(*command)
     supervisor = DrainSupervisor(
         command=["sleep", "600"],

@@ -21,8 +21,8 @@ from headgate.ledger.compacted import decode_compacted, delete_compacted_segment
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import ChunkRange, chunk_path, ranges_to_read
 from headgate.reading.stored_rows import StoredRows
+from tests.support.samples.chunks import record_rows
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
-from tests.support.samples.record_rows import record_rows
 
 pytestmark = pytest.mark.spark
 FANOUT = 3

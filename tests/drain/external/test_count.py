@@ -37,8 +37,7 @@ from drain.protocol import Backlog
 from drain.spark.engines import RunError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from headgate.lakehouse import iceberg
-from tests.support.fakes.in_process_spark import InProcessSpark
-from tests.support.samples.table_files import write_table
+from tests.support.samples.table_files import InProcessSpark, write_table
 from tests.support.servers.s3_server import BUCKET, SECRET
 
 VIEW = ExternalView(topic="orders", labels={0: "a", 1: "b", 2: "c"})

@@ -15,8 +15,7 @@ from drain.external.count import TableCounter
 from drain.external.known_files import TableError
 from drain.protocol import Backlog
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
-from tests.support.fakes.in_process_spark import InProcessSpark
-from tests.support.samples.table_files import write_table
+from tests.support.samples.table_files import InProcessSpark, write_table
 
 FIRST = 10**56 - 35
 """The position of the third record of a segment has one digit more than that of the second."""

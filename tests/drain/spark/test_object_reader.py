@@ -16,9 +16,8 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, read_objects
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
-from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
-from tests.support.samples.object_formats import of_older_format, sealed
+from tests.support.samples.object_formats import corrupt, of_older_format, sealed, truncate
 from tests.support.servers.s3_server import SECRET
 
 

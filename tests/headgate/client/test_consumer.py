@@ -20,9 +20,19 @@ from headgate.protocol.announcements import HeadAnnouncement
 from headgate.protocol.mqtt_topics import head_topic
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from headgate.protocol.requests import AcknowledgeBatch, ConfirmRevoked, LeaveConsumer, Record
-from tests.support.fakes.scripted_leader import CLUSTER, TOPIC_ID, ScriptedCluster, grant
+from tests.support.fakes.scripted_leader import (
+    CLUSTER,
+    TOPIC_ID,
+    ScriptedCluster,
+    acknowledged,
+    consumer,
+    grant,
+    nothing_more,
+    records,
+    registration,
+    take,
+)
 from tests.support.samples.client_configs import client_config
-from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
 
 pytestmark = pytest.mark.looptime
 

@@ -8,8 +8,7 @@ from headgate.client.consumer import Consumer
 from headgate.errors import AcknowledgementsNotStoredError, FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol.replies import AssignmentChanged, Revocation
 from headgate.protocol.requests import ConfirmRevoked, Heartbeat, LeaveConsumer, RegisterConsumer
-from tests.support.fakes.scripted_leader import grant
-from tests.support.worlds.consuming import consumer, records, registration, take
+from tests.support.fakes.scripted_leader import consumer, grant, records, registration, take
 
 pytestmark = pytest.mark.looptime
 

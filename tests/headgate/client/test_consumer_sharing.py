@@ -7,8 +7,7 @@ import pytest
 from headgate.model.hashing import key_bucket
 from headgate.protocol.replies import BucketStart
 from headgate.protocol.requests import Record, RegisterConsumer
-from tests.support.fakes.scripted_leader import ScriptedCluster, grant
-from tests.support.worlds.consuming import consumer, take
+from tests.support.fakes.scripted_leader import ScriptedCluster, consumer, grant, take
 
 pytestmark = pytest.mark.looptime
 

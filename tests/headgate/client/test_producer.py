@@ -22,7 +22,7 @@ from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
 from headgate.protocol.requests import ProduceBatch
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 
 pytestmark = pytest.mark.looptime
 

@@ -16,7 +16,7 @@ from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from tests.support.documents.markdown import sections, ticked
-from tests.support.samples.trimmed_ledger import trimmed_ledger
+from tests.support.samples.positioned_ledger import trimmed_ledger
 
 ENTRIES = typing.get_args(e.AnyEntry)
 TOPIC = {"topic_id": 1}

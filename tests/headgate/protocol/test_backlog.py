@@ -15,7 +15,7 @@ from headgate.protocol.backlog import (
     unacknowledged_offsets,
 )
 from headgate.views.subscriptions import SegmentBacklogInfo
-from tests.support.samples.backlogs import backlog
+from tests.support.samples.cluster_overviews import backlog
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
-from tests.support.samples import backlogs
+from tests.support.samples import cluster_overviews
 
 NOW = 1_000_000
 
@@ -16,7 +16,7 @@ NOW = 1_000_000
 def backlog(topic="orders", subscription="billing", **fields):
     given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
     segments = [SegmentBacklogInfo(segment=0, sealed=False, **given)]
-    return backlogs.backlog(segments, topic=topic, subscription=subscription, as_of_ms=NOW - 1000)
+    return cluster_overviews.backlog(segments, topic=topic, subscription=subscription, as_of_ms=NOW - 1000)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from shard.state.consumers import Holding, RegisteredConsumer
 from shard.state.subscription import Subscription
 from shard.steps import complete
 from shard.subscriptions.gate import Gate, compute_gate
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 
 
 def test_a_shared_segment_also_shows_the_buckets_that_no_consumer_holds() -> None:

@@ -14,7 +14,7 @@ from shard.steps import complete
 from shard.subscriptions.gate import compute_gate
 from shard.subscriptions.two_witnesses import DrainClaim
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime

@@ -12,7 +12,7 @@ from headgate.views.explanations import Plan, ProposedMove
 from shard.reporting.plan import plan_changes
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime

@@ -9,7 +9,7 @@ from shard.reporting.progress import WINDOW_SECONDS, DrainRate, unacknowledged
 from shard.state.progress import Progress
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 
 
 def stored() -> Topic:

@@ -24,7 +24,7 @@ from shard.subscriptions.positions import (
     seekable_ends,
 )
 from tests.support.samples.layouts import END_OFFSET, layouts
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 
 ENDS = {0: 5, 1: 7, 2: 3, 3: 4, 4: 6}
 

@@ -14,7 +14,7 @@ from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.subscription import Subscription
 from shard.subscriptions import acknowledgements
 from shard.subscriptions.acknowledgements import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit, judge
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RECORDS = 40

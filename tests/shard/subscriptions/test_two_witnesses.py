@@ -6,7 +6,7 @@ from headgate.model import entries as e
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 from shard.subscriptions.two_witnesses import DrainClaim, contradiction
-from tests.support.worlds.imported_topic import imported_topic
+from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime

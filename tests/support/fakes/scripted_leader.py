@@ -19,8 +19,11 @@ from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar, get_args
 
+import pytest
+
 from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
 from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.protocol import codec, replies, requests
 from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
@@ -33,6 +36,7 @@ from headgate.protocol.mqtt_topics import (
     requests_filter,
 )
 from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
+from headgate.protocol.requests import Record, RegisterConsumer
 from headgate.settings.config import ClientConfig
 from headgate.views.topics import TopicInfo
 from tests.support.fakes.broker import FakeBroker
@@ -295,3 +299,36 @@ def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) 
 
 async def send_all(producer: Producer, count: int, topic: str = "orders") -> list:
     return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]
+
+
+def consumer(cluster: ScriptedCluster, client_id: str = "client", **more) -> Consumer:
+    return Consumer(cluster.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
+
+
+def records(*values: str, key: bytes = b"key") -> list[Record]:
+    return [Record(key, value.encode(), 1) for value in values]
+
+
+async def take(reader: Consumer, count: int, *, acknowledge: bool = False) -> list[str]:
+    found = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            record = await anext(reader)
+            found.append(record.value.decode())
+            if acknowledge:
+                await reader.acknowledge(record)
+    return found
+
+
+async def nothing_more(reader: Consumer) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await anext(reader)
+
+
+def acknowledged(cluster: ScriptedCluster) -> list[tuple[int, int, int]]:
+    return [(a.segment, a.generation, a.end_offset) for a in cluster.acknowledged]
+
+
+def registration(leader) -> RegisterConsumer:
+    return leader.seen(RegisterConsumer)[-1]

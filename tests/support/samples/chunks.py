@@ -1,7 +1,9 @@
-"""A small chunk with entries, facts and records; and chunks of entries only."""
+"""A small chunk with entries, facts and records; chunks of entries only; and the records of a chunk as rows."""
+
+from typing import Any
 
 from controller.chunk_writer.builder import ChunkBuilder
-from headgate.ledger.chunk import Chunk, ChunkHeader
+from headgate.ledger.chunk import Chunk, ChunkHeader, RecordColumns
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 from headgate.model.layout import Layout
@@ -9,8 +11,19 @@ from headgate.model.layout import Layout
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 
 
-def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes, headers: Headers = ()) -> None:
-    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value, headers), strict=True):
+def add_record(
+    builder: ChunkBuilder,
+    offset: int,
+    timestamp_ms: int,
+    value: bytes,
+    headers: Headers = (),
+    *,
+    topic_id: int = 1,
+    segment: int = 0,
+    key: bytes = b"k",
+) -> None:
+    row = topic_id, segment, offset, timestamp_ms, key, value, headers
+    for column, each in zip(COLUMNS, row, strict=True):
         getattr(builder.records, column).append(each)
 
 
@@ -36,3 +49,9 @@ def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
         )
         for n, entries in enumerate(chunks, start=1)
     ]
+
+
+def record_rows(records: RecordColumns) -> list[dict[str, Any]]:
+    """Return one dictionary for each record, column → value."""
+    columns = [getattr(records, name) for name in COLUMNS]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]

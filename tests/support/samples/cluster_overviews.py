@@ -1,7 +1,11 @@
-"""Overviews of a cluster with invented numbers, as `describe_cluster` sends them and as `Admin` returns them."""
+"""Overviews of a cluster, and backlogs, with invented numbers, as `describe_cluster` sends them and as `Admin` returns them."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import structs
 
+from headgate.protocol.backlog import summarize_backlog
 from headgate.views.cluster import (
     ClusterInfo,
     ClusterTotals,
@@ -11,6 +15,7 @@ from headgate.views.cluster import (
     ShardInfo,
     SubscriptionSummary,
 )
+from headgate.views.subscriptions import BacklogInfo, SegmentBacklogInfo
 
 NOW_MS = 1_700_000_000_000
 
@@ -96,3 +101,9 @@ def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):
 
 def overview_message(daemon_name="vm-1"):
     return structs.replace(cluster(leaders=()), daemon=daemon_name, daemons=())
+
+
+def backlog(segments: Sequence[SegmentBacklogInfo], **fields: Any) -> BacklogInfo:
+    """Return the backlog of `billing`, a STREAM of topic orders that Spark has counted, unless ``fields`` say otherwise."""
+    given = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "counted_by": "spark"}
+    return summarize_backlog(segments=segments, **{"as_of_ms": 1, **given, **fields})

@@ -11,6 +11,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import header_bytes
 from headgate.model.layout import SegmentState
 from shard.state.shard_state import ShardState
+from tests.support.samples.chunks import add_record
 
 RECORD_BYTES = 11
 """Of key, value and headers, which every third record has."""
@@ -103,7 +104,6 @@ class WrittenLedger:
 
     def store(self, topic_id: int, segment: int, count: int) -> None:
         first = self.state.topics_by_id[topic_id].tails[segment].next_offset
-        records = self._builder.records
         self.add(
             e.RecordsStored(
                 topic_id=topic_id,
@@ -113,13 +113,10 @@ class WrittenLedger:
             )
         )
         for offset in range(first, first + count):
-            records.topic_id.append(topic_id)
-            records.segment.append(segment)
-            records.offset.append(offset)
-            records.timestamp_ms.append(offset)
-            records.key.append(b"key")
-            records.headers.append((("n", b"\xff%d" % (offset % 10)),) if offset % 3 == 0 else ())
-            records.value.append(b"12345678"[: 8 - header_bytes(records.headers[-1])])
+            headers = (("n", b"\xff%d" % (offset % 10)),) if offset % 3 == 0 else ()
+            value = b"12345678"[: 8 - header_bytes(headers)]
+            record = {"topic_id": topic_id, "segment": segment, "key": b"key"}
+            add_record(self._builder, offset, offset, value, headers, **record)
 
     def acknowledge(
         self, topic_id: int, subscription_id: int, *ranges: tuple[int, ...], seek_generation: int | None = None

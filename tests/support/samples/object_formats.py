@@ -1,7 +1,8 @@
-"""Rewrite objects of the ledger: with another format, or with other rows and a right checksum."""
+"""Rewrite objects of the ledger: with another format, with other rows and a right checksum, or damaged."""
 
 import io
 import json
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -45,3 +46,15 @@ def _parquet_with_format(data: bytes, number: int) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), sink)
     return sink.getvalue()
+
+
+def truncate(path: Path) -> None:
+    """Remove the end of the footer."""
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def corrupt(path: Path) -> None:
+    """Overwrite data pages. The footer stays valid, so only reading the pages detects it."""
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)
+    path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Documents of the API as a leader would answer, and a source of them, for tests of the API and of the page."""
+"""Documents of the API as a leader would answer, a source of them, and health, for tests of the API and of the page."""
 
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import SegmentState
@@ -14,6 +14,7 @@ from headgate.views.subscriptions import (
     SubscriptionInfo,
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
+from metrics.health import HealthFacts
 from metrics.status import ShardStatus
 from web.api import documents
 from web.api.overview import NotAnsweredError, Overview, UnknownNameError, merged
@@ -261,3 +262,14 @@ class FakeSource:
         if (topic, subscription) not in self.subscriptions:
             raise UnknownNameError(f"topic {topic!r} has no subscription {subscription!r}")
         return self.subscriptions[topic, subscription]
+
+
+HEALTHY_FACTS = HealthFacts(
+    tick_age_seconds=0.1,
+    zookeeper="connected",
+    broker_connected=True,
+    drain="ready",
+    drain_reason="",
+    shards=4,
+    shards_led=2,
+)

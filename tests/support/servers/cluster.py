@@ -14,11 +14,16 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
+from controller.local.broker_access import BrokerAccess
+from controller.local.certificates import ServerTls
+from controller.local.embedded import EmbeddedBroker
+from controller.local.supervised_process import ProcessSpec
 from controller.settings.sections import ZooKeeperSettings
+from headgate.files.named_file import read_secret
 from headgate.ledger.identity import read_ledger_id
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 from tests.support.servers.programs import (
     TIMEOUT_FACTOR,
     ClientCommands,
@@ -28,7 +33,6 @@ from tests.support.servers.programs import (
     wait_until,
     whole_lines,
 )
-from tests.support.servers.secured_cluster import SecuredCluster
 from trials.cluster import LocalCluster, LocalDaemon
 
 SESSION_SECONDS = 4.0
@@ -181,8 +185,42 @@ class Cluster(LocalCluster):
         return sum(map(sum, self._record_counts))
 
 
-class SecuredTestCluster(Cluster, SecuredCluster):
-    """A cluster whose broker knows its users, and whose daemons judge what they may do."""
+class SecuredBroker(EmbeddedBroker):
+    """A mosquitto whose log names every refusal."""
+
+    def __init__(self, folder: Path, port: int, tls: ServerTls | None, access: BrokerAccess) -> None:
+        super().__init__(folder, port, kind="mosquitto", tls=tls, access=access)
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / f"{self.kind}.log"
+
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        spec = await super()._process_spec(port)
+        # mosquitto reports refused messages as "debug".
+        with (self.folder / "mosquitto.conf").open("a") as config:
+            config.write("log_type all\n")
+        return spec
+
+
+class SecuredTestCluster(Cluster):
+    """A cluster whose broker knows its users, those of an access file, and whose daemons judge what they may do."""
+
+    def __init__(self, folder: Path, *, access: str, **options: Any) -> None:
+        """``access``: the text of the access file."""
+        super().__init__(folder, access=access, **options)
+        assert self.security is not None, "there is an access file"
+        self.users = self.security
+        self.broker: SecuredBroker = SecuredBroker(
+            self.folder / "broker", self.broker.port, self.users.broker_tls(), self.users.broker_access
+        )
+
+    def password_of(self, user: str) -> str:
+        """Return the password of ``user``. Raises ConfigError."""
+        return read_secret(self.users.password_file(user), "password")
+
+    def config_of(self, user: str) -> ClientConfig:
+        return self.client_config(user=user)
 
 
 def _kazoo_options(settings: ZooKeeperSettings) -> dict[str, Any]:

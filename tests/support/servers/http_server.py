@@ -9,8 +9,7 @@ from metrics.events import NoopObserver
 from metrics.health import judge_health
 from metrics.instruments import Instruments
 from metrics.status import ShardStatus
-from tests.support.samples.status_documents import FakeSource
-from tests.support.samples.status_values import HEALTHY_FACTS
+from tests.support.samples.status_documents import HEALTHY_FACTS, FakeSource
 from web.server import HttpServer
 
 SHARDS = (ShardStatus(shard=0, role="leading", leader_epoch=3, head_chunk=8),)

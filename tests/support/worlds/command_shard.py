@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from headgate.model import entries as e
 from shard.requests.handlers import Decision, Steps, Stepwise
 from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal, RequestRefusedError
 
@@ -51,3 +52,11 @@ def judged(decide: Callable[..., OutcomeT], *arguments: Any) -> OutcomeT | Refus
         return decide(*arguments)
     except RequestRefusedError as error:
         return error.refusal
+
+
+def imported_topic(*segments: e.ImportedSegment, positions: e.Positions = "offsets") -> Topic:
+    """Return an external topic, as the shard's state has it after an import."""
+    state = ShardState(0)
+    entry = e.TopicImported(topic_id=1, topic="t", token="x", segments=list(segments), positions=positions)
+    state.apply_all([entry], chunk=1, at_ms=0)
+    return state.topics["t"]

@@ -13,7 +13,7 @@ from headgate.protocol.requests import CreateTopic
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from tests.support.fakes.device_broker import FakeDeviceBroker
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
 

@@ -1,9 +1,11 @@
 """The election services of the contract suite: the fake, and a real ZooKeeper behind proxies; and a candidate."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any, Self
 from unittest.mock import Mock
 
@@ -16,9 +18,9 @@ from controller.leadership.election import Connected, ElectionEvent, Elections, 
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections
+from controller.local.certificates import LocalCertificateAuthority, ServerTls
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.fakes.zookeeper import FakeZooKeeper
-from tests.support.servers.secure_zookeeper import SecureZooKeeper
 from tests.support.waiting import until
 
 SESSION_SECONDS = 20.0
@@ -68,6 +70,21 @@ class FakeElectionHarness:
 
     async def instances(self) -> dict[str, bytes]:
         return {name: data for name, (_, data) in self._service.service_state.instances.items()}
+
+
+class SecureZooKeeper(EmbeddedZooKeeper):
+    """A ZooKeeper that speaks TLS only, and requires a certificate of each client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = LocalCertificateAuthority(folder / "ca")
+        self.client = self.authority.issue("daemon", client=True)
+        server = self.authority.issue("zookeeper", hosts=["127.0.0.1"])
+        self._files = ServerTls(server, self.authority.ca_file, self.client)
+        super().__init__(folder, tls=self._files)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of a client that the server trusts."""
+        return self._files.client_context()
 
 
 class Server:

@@ -26,7 +26,7 @@ from headgate.protocol.replies import AnyReplyBody, Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, Request
 from headgate.views.topics import TopicInfo
-from tests.support.samples.record_rows import record_rows
+from tests.support.samples.chunks import record_rows
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Daemon, SecuredTestCluster
 from tests.support.servers.programs import metric, wait_until
 from tests.support.waiting import until

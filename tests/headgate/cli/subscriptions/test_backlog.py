@@ -9,7 +9,7 @@ from headgate import ExternalSource, TopicInfo
 from headgate.cli.main import main
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SegmentBacklogInfo
-from tests.support.samples.backlogs import backlog
+from tests.support.samples.cluster_overviews import backlog
 
 
 class Admin:

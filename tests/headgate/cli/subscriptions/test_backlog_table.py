@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from headgate.cli.subscriptions.backlog import NOTES, counted_lines, segment_row, subscription_row
 from headgate.views.subscriptions import SegmentBacklogInfo
-from tests.support.samples import backlogs
+from tests.support.samples import cluster_overviews
 
 NOW = 1_000_000
 
@@ -16,7 +16,7 @@ def part(segment=0, **fields):
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
     about = {"topic": topic, "subscription_type": kind, "counted_by": counted_by, "as_of_ms": as_of_ms}
-    return replace(backlogs.backlog(parts, **about), **more)
+    return replace(cluster_overviews.backlog(parts, **about), **more)
 
 
 COUNTED = {"records": 1234, "size_bytes": 56_000, "oldest_ms": NOW - 7000}

@@ -14,9 +14,8 @@ from headgate.model.hashing import segment_hash
 from headgate.model.position_token import decode_positions
 from headgate.protocol.replies import Revocation
 from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, Record
-from tests.support.fakes.scripted_leader import ScriptedCluster, grant
+from tests.support.fakes.scripted_leader import ScriptedCluster, acknowledged, consumer, grant, registration
 from tests.support.waiting import until
-from tests.support.worlds.consuming import acknowledged, consumer, registration
 
 pytestmark = pytest.mark.looptime
 
