@@ -20,13 +20,15 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
-from sitebuild.log_reference import log_events, log_meanings, log_reference
 from sitebuild.names import PUBLIC_MODULES, undocumented
 from sitebuild.references import (
     UndocumentedError,
     client_settings,
     daemon_settings,
     exit_code_reference,
+    log_events,
+    log_meanings,
+    log_reference,
     metrics_reference,
     producer_settings,
 )

@@ -1,7 +1,7 @@
-"""Count chunks on a Spark session: each task reads some objects and returns their aggregates.
+"""Count chunks on a Spark session, and keep the counts of compacted ranges.
 
-Those are few (drain.backlog.aggregates), so this process adds them. The previous result is added in
-drain.backlog.merge.
+Each task reads some objects and returns their aggregates. Those are few (drain.backlog.aggregates), so this process
+adds them. The previous result is added in drain.backlog.merge.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import aggregates
@@ -17,7 +18,45 @@ from drain.backlog.merge import MergedRow, merged_rows
 from drain.spark import object_reader
 from drain.spark.engines import RunError, run_errors
 from drain.spark.object_reader import read_objects
-from headgate.ledger.paths import chunk_path
+from headgate.errors import LedgerError, ObjectMissingError
+from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
+from headgate.ledger.paths import chunk_path, ranges_to_read
+from headgate.storage.object_store import Store
+
+
+def encode_range_facts(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.select(SCHEMA.names).cast(SCHEMA), sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
+    """Return the facts of one range; raises LedgerError, ObjectMissingError or StoreUnavailableError."""
+    data = await store.read(manifest.facts)
+    check_object(data, manifest.facts, manifest.facts_checksum)
+    return pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False).replace_schema_metadata()
+
+
+async def read_compacted_facts(store: Store, shard: int) -> tuple[Manifest, pa.Table] | None:
+    """Return the last compacted range, and the aggregates of all; a kind of a key may have a row for each range.
+
+    None if there are none. Raises LedgerError or StoreUnavailableError.
+
+    If a range is replaced meanwhile, the ranges are listed once more.
+    """
+    for attempt in (0, 1):
+        covering = ranges_to_read(await manifest_ranges(store, shard))
+        if not covering:
+            return None
+        try:
+            manifests = [await read_manifest(store, shard, each) for each in covering]
+            tables = [await read_range_facts(store, manifest) for manifest in manifests]
+        except ObjectMissingError as error:
+            if attempt:
+                raise LedgerError(f"a compacted range of shard {shard} is listed but missing: {error}") from error
+            continue
+        return manifests[-1], pa.concat_tables(tables)
+    raise AssertionError("the second attempt returns or raises")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from typing import Final, TypeVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.compacted_facts import read_compacted_facts
-from drain.backlog.counting import Counted, count_chunks
+from drain.backlog.counting import Counted, count_chunks, read_compacted_facts
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
 from drain.backlog.merge import merge_rows, merged_rows, next_result, outstanding
 from drain.backlog.results import (

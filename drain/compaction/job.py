@@ -24,15 +24,14 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 
 from drain.backlog.aggregates import NO_ID, aggregate
-from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
-from drain.backlog.counting import aggregate_chunks
+from drain.backlog.counting import aggregate_chunks, encode_range_facts, read_range_facts
 from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
-from drain.compaction import plans
-from drain.compaction.object_writer import write_objects
+from drain.compaction.object_writer import KEYS, RECORD_COLUMNS, write_objects
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
@@ -48,6 +47,30 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
+
+
+def only_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
+    """Return the records of the segments in ``alive`` (topic_id, segment), without pruned and deleted ones."""
+    return records.join(f.broadcast(alive), ["topic_id", "segment"], "left_semi")
+
+
+def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
+    """Return ``records`` with the column ``part``, sorted for writing.
+
+    A part is one object. It ends with the record at which the running size of the segment passes
+    the next multiple of ``object_bytes``. ``tasks`` run concurrently, each on whole segments.
+    """
+    before = f.sum("size_bytes").over(
+        Window.partitionBy("topic_id", "segment").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    part = f.floor(f.coalesce(before, f.lit(0)) / f.lit(object_bytes)).cast("long")
+    return (
+        records.repartition(tasks, "topic_id", "segment")
+        .withColumn("part", part)
+        .sortWithinPartitions(*KEYS, "offset")
+        .select(*KEYS, *RECORD_COLUMNS)
+    )
+
 
 CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
@@ -179,7 +202,7 @@ class CompactionJob:
 
     def _write(self, work: _CompactionWork) -> _Written:
         with run_errors(f"chunks {work.planned.range}: ", doing="compact"):
-            laid_out = plans.sort_into_objects(
+            laid_out = sort_into_objects(
                 self.records(work),
                 tasks=max(1, min(len(work.alive), MAX_TASKS)),
                 object_bytes=self._settings.object_bytes,
@@ -205,7 +228,7 @@ class CompactionJob:
             paths = [chunk_path(work.shard, number) for number in work.numbers()]
             chunks = object_frame(self._session, self._url, dict.fromkeys(paths), _FACTS_AND_RECORDS)
             stored = chunks.where("fact = 'record'").drop("fact")
-        return plans.only_segments(stored, alive)
+        return only_segments(stored, alive)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from drain.external.known_files import FilesGoneError, KnownFiles, Range, TableE
 from drain.external.table_files import Manifests, table_files
 from drain.protocol import Backlog
 from drain.spark.engines import RunError, run_errors
-from drain.spark.tasks import spark_frame
+from drain.spark.object_reader import spark_frame
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from headgate.errors import HeadgateError
 

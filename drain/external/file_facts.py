@@ -15,7 +15,7 @@ from drain.backlog import aggregates
 from drain.backlog.aggregates import grouped, joined, slots_of
 from drain.external import file_reader
 from drain.external.file_reader import OPTIONAL, ROWS, BadFileError, Columns, DataFile, read_rows
-from drain.spark.tasks import read_in_tasks
+from drain.spark.object_reader import read_in_tasks
 
 FILES_PER_TASK: Final = 16
 TASKS: Final = 16

@@ -5,19 +5,21 @@ supervisor restarts it. SIGTERM cancels the current run, stops Spark and exits w
 
     headgate drain serve --ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock
 
-It prints one line when it is ready: ``ready /run/headgate/drain.sock``.
+It prints one line when it is ready: ``ready /run/headgate/drain.sock``. The file of the socket has mode 0600 before it
+is listened on, and only connections of trusted users are served (drain.peer). A refusal is printed once a minute.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -30,7 +32,8 @@ from drain.compaction.job import CompactionJob, add_compaction_options, parsed_s
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.count import TableCounter
 from drain.external.topics import ExternalTopicCounter
-from drain.service.listener import DrainListener
+from drain.peer import PeerRefusedError, check_peer, trusted_users
+from drain.protocol import MAX_LINE_BYTES
 from drain.service.processor_share import share_taker
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
@@ -42,9 +45,64 @@ from drain.spark.session import build_session
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
+from headgate.log.report_limit import ReportLimit
 from headgate.model.text import UNREADABLE_JSON
 from headgate.process.background import cancel_and_wait
 from headgate.settings.command_parser import CommandParser
+
+REPORT_SECONDS: Final = 60.0
+OWNER_ONLY: Final = 0o177
+"""The bits that the mode of a socket does not get."""
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class DrainListener:
+    """An async context manager: it listens from entry to exit. Connections stay open."""
+
+    def __init__(self, path: Path, serve: Serve) -> None:
+        self.path = path
+        self._serve = serve
+        self._server: asyncio.Server | None = None
+        self._reports = ReportLimit(REPORT_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises ConfigError if another process does, and OSError."""
+        self._server = await self._bound()
+        await self._server.start_serving()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None, "not entered"
+        self._server.close()
+        self.path.unlink(missing_ok=True)
+
+    async def _bound(self) -> asyncio.Server:
+        with contextlib.suppress(OSError):
+            # A socket file outlives its process: it is in use only if a connection succeeds.
+            _, writer = await asyncio.open_unix_connection(self.path)
+            writer.close()
+            raise ConfigError(f"{self.path} is in use by another process")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The file must never have another mode, not for a moment. Until it listens, no other task has a turn.
+        mask = os.umask(OWNER_ONLY)
+        try:
+            return await asyncio.start_unix_server(
+                self._serve_trusted, self.path, limit=MAX_LINE_BYTES, start_serving=False
+            )
+        finally:
+            os.umask(mask)
+
+    async def _serve_trusted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            check_peer(writer.get_extra_info("socket"), trusted_users())
+        except PeerRefusedError as error:
+            writer.close()
+            if self._reports.is_due(asyncio.get_running_loop().time()):
+                print(f"{self.path}: refused a connection: {error}", file=sys.stderr)  # noqa: T201 - the only log here
+        else:
+            await self._serve(reader, writer)
+
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark. After that the process exits, and the JVM with it."""

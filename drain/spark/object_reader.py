@@ -1,8 +1,8 @@
 """Read objects of a ledger on Spark's workers, without a jar.
 
 Each task fetches some objects through obstore, so no byte of the ledger passes through the driver.
-This module and headgate.ledger.checksum are sent with the query (drain.spark.tasks), and their functions need no other
-headgate module.
+This module and headgate.ledger.checksum are sent with the query, and their functions need no other headgate module. So
+workers need pyarrow, obstore and the store's credentials in their environment, but not headgate.
 
 1. Each object is fetched whole. Before its rows count, its checksum is verified: that of a chunk is in it, beside a
    header that is compared with its path, and that of a compacted object is given.
@@ -13,21 +13,58 @@ headgate module.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import obstore
 import obstore.exceptions
 import obstore.store
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from drain.spark.tasks import read_in_tasks
 from headgate.ledger.checksum import ChecksumError, check, verify_parquet
+
+ItemT = TypeVar("ItemT")
+
+
+def read_in_tasks(
+    session: SparkSession,
+    items: Sequence[ItemT],
+    tasks: int,
+    read: Callable[[Sequence[ItemT]], Iterable[pa.RecordBatch]],
+    schema: pa.Schema,
+    sent: Iterable[str],
+) -> DataFrame:
+    """Return what ``read`` returns for the items of each task, as ``schema``. Adjacent items are in one task.
+
+    ``sent``: names of the modules of whose functions ``read`` consists. A data source of Python would start three
+    processes for each query.
+    """
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from read([items[index] for index in batch.column(0).to_pylist()])
+
+    for module in sent:
+        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
+    return session.range(0, len(items), 1, max(1, tasks)).mapInArrow(task, from_arrow_schema(schema))
+
+
+def spark_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Return ``table`` as a DataFrame whose rows are sent with the plan.
+
+    The table is combined into one Arrow batch. Of several batches Spark (seen with 4.3) takes the
+    first empty one for the last and silently drops the rest.
+    """
+    return session.createDataFrame(table.combine_chunks())
+
 
 _METADATA_KEY: Final = b"headgate"
 _FORMAT: Final = 5

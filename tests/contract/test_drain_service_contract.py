@@ -16,9 +16,8 @@ from drain.checker.checker import SparkDrainChecker
 from drain.checker.connection import Connection
 from drain.external.topics import ExternalTopicCounter
 from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, Ping, Pong
-from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
-from drain.service.service import DrainServer
+from drain.service.service import DrainListener, DrainServer
 from metrics import events
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_observer import RecordingObserver

@@ -9,9 +9,16 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from sitebuild import references as settings
-from sitebuild.log_reference import LogEvent, log_events, log_meanings, log_reference
 from sitebuild.names import PUBLIC_MODULES, undocumented
-from sitebuild.references import UndocumentedError, exit_code_reference, metrics_reference
+from sitebuild.references import (
+    LogEvent,
+    UndocumentedError,
+    exit_code_reference,
+    log_events,
+    log_meanings,
+    log_reference,
+    metrics_reference,
+)
 
 from controller.settings.load import parse_settings
 from controller.settings.reload import AT_RUN_TIME, FILES_READ_AGAIN

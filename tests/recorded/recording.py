@@ -26,7 +26,7 @@ import structlog
 from controller.snapshots.format import decode_file, encode_snapshot
 from controller.snapshots.restore import catch_up
 from drain.backlog.aggregates import FACTS, aggregate, contributions
-from drain.backlog.compacted_facts import read_compacted_facts
+from drain.backlog.counting import read_compacted_facts
 from drain.spark.object_reader import read_objects
 from headgate.ledger.chunk import Chunk, decode
 from headgate.ledger.identity import identity_object

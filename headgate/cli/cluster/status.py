@@ -10,8 +10,7 @@ import click
 from headgate.cli.cluster.judgements import wrapped
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import Seconds
-from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
+from headgate.cli.terminal.output import NONE, UNKNOWN, outlook_text, print_table, rate_text
 from headgate.model.text import plural
 from headgate.model.time_text import duration, time_of_day
 from headgate.protocol.backlog import records_text

@@ -18,8 +18,7 @@ from headgate.cli.arguments import NO_SUBSCRIPTIONS, of_any_subscription, option
 from headgate.cli.commands import daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import Url
-from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.rates import format_bytes, outlook_text, rate_text
+from headgate.cli.terminal.output import format_bytes, outlook_text, print_table, rate_text
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.text import listed
 from headgate.model.time_text import duration

@@ -1,10 +1,18 @@
-"""Print results: one JSON document, or a table."""
+"""Print results: one JSON document, or a table; sizes, rates and forecasts as text.
+
+``?`` is not known yet, ``-`` does not exist.
+"""
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import click
+
+if TYPE_CHECKING:
+    from headgate.views.subscriptions import Outlook
 
 JSON_HELP: Final = "Print the result as one JSON document."
 _GAP = 3
@@ -90,3 +98,33 @@ def fitting_columns(
             break
         shown = [index for index in shown if columns[index] != name]
     return shown
+
+
+UNKNOWN: Final = "?"
+NONE: Final = "-"
+_EXACT_BELOW: Final = 100
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND: Final = 1000
+_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tracked": NONE}
+
+
+def format_bytes(size: int) -> str:
+    value, unit = float(size), 0
+    while value >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def rate_text(per_second: float | None) -> str:
+    if per_second is None:
+        return UNKNOWN
+    return f"{per_second:.1f}" if per_second < _EXACT_BELOW else f"{per_second:,.0f}".replace(",", " ")
+
+
+def outlook_text(outlook: Outlook, drained_in_seconds: float | None) -> str:
+    """Return ``4 min``, or ``never`` for a backlog that does not shrink."""
+    if outlook == "shrinking" and drained_in_seconds is not None:
+        from headgate.model.time_text import duration  # noqa: PLC0415
+
+        return duration(drained_in_seconds)
+    return _OUTLOOKS.get(outlook, UNKNOWN)

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from headgate.cli.terminal.rates import format_bytes
+from headgate.cli.terminal.output import format_bytes
 from headgate.model.entries import TopicPolicy
 from headgate.views.topics import SegmentInfo, TopicImportResult, TopicInfo
 

@@ -9,7 +9,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import DrainSettings, LedgerSettings
 from drain.backlog.results import Result, publish_result
 from drain.protocol import CountedLedger
-from drain.service.listener import DrainListener
+from drain.service.service import DrainListener
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.storage.object_store import open_store

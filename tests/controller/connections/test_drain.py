@@ -11,8 +11,7 @@ from controller.connections.drain import DrainConnection, spark_options
 from controller.settings.load import Settings
 from controller.settings.sections import CompactionSettings, DrainSettings, LedgerSettings
 from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
-from drain.service.listener import DrainListener
-from drain.service.service import parsed
+from drain.service.service import DrainListener, parsed
 from metrics.instruments import Instruments
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.waiting import until

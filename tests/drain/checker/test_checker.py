@@ -21,7 +21,7 @@ from drain.protocol import (
     decode_request,
     encode_line,
 )
-from drain.service.listener import DrainListener
+from drain.service.service import DrainListener
 from drain.table_mapping import ExternalView
 from headgate.log.lossy_output import take_lost_lines
 from metrics import events

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from drain.backlog.job import BacklogJob, count_on
-from drain.compaction import plans
+from drain.compaction import job as plans
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.compaction.object_writer import RECORD_COLUMNS
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS

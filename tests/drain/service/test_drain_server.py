@@ -8,8 +8,7 @@ import pytest
 
 from drain import protocol
 from drain.checker.checker import SparkDrainChecker
-from drain.service.listener import DrainListener
-from drain.service.service import DrainServer
+from drain.service.service import DrainListener, DrainServer
 from headgate.log.lossy_output import lose_lines, take_lost_lines
 from tests.drain.test_protocol import ROW
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from drain.service import listener
-from drain.service.listener import DrainListener
+from drain.service import service as listener
+from drain.service.service import DrainListener
 from headgate.errors import ConfigError
 
 

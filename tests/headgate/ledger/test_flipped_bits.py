@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import decode_file
 from drain.backlog.aggregates import FACTS
-from drain.backlog.compacted_facts import read_range_facts
+from drain.backlog.counting import read_range_facts
 from drain.backlog.results import decode_result
 from drain.spark.object_reader import ObjectError, decode_object, rows_of
 from headgate.errors import LedgerError, LedgerFormatError

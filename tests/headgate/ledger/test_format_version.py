@@ -9,7 +9,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from drain.backlog.compacted_facts import read_compacted_facts
+from drain.backlog.counting import read_compacted_facts
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import seal_json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.topics.files import location
+from headgate.cli.topics.topic import location
 from headgate.client.topic_source import TopicSource
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_read import never
