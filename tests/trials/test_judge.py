@@ -10,8 +10,10 @@ from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
 from tests.support.samples.chunks import ledger
 from trials.judge import (
+    STALLED_SECONDS,
     BlockedSegment,
     Delivery,
+    Patience,
     SentRecord,
     StoredRecord,
     SubscriptionEvidence,
@@ -234,3 +236,13 @@ def test_a_program_that_ended_and_a_step_that_failed_are_violations() -> None:
     assert [note, Violation("program ended", "billing-1 ended with code 1")] == judge(
         run(ended_programs=["billing-1 ended with code 1"], notes=[note])
     )
+
+
+def test_a_run_has_stalled_after_a_time_without_a_change() -> None:
+    patience = Patience(0)
+
+    assert not any(patience.ended(second, second // 100) for second in range(0, 36_000, 50))
+    assert not patience.ended(36_000, 360)
+    assert not patience.ended(36_000 + STALLED_SECONDS - 1, 360)
+    assert patience.ended(36_000 + STALLED_SECONDS, 360)
+    assert not patience.ended(36_000 + STALLED_SECONDS, 361), "it continues after all"
