@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.samples.status_documents import NOW_MS, subscription_summary, topic_summary
+from headgate.views.subscriptions import SegmentAssignment
+from tests.support.samples.status_documents import NOW_MS, subscription_document, subscription_summary, topic_summary
+from web.api.documents import scale_of
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 
 ALL = ("scope", "limit", "after", "contains", "order", "topic")
@@ -70,3 +72,17 @@ def test_pages_of_subscriptions_contain_each_once_also_where_one_name_begins_wit
         after = page.next
 
     assert found == expected
+
+
+def test_open_segments_count_and_those_without_a_backlog_are_not_busy() -> None:
+    rows = [("granted", 3), ("waiting", 0), ("shared", 1), ("revoking", None), ("blocked", 9), ("drained", 0)]
+    segments = tuple(
+        SegmentAssignment(segment=n, status=status, acknowledged_offset=0, next_offset=9, unacknowledged=left)
+        for n, (status, left) in enumerate(rows)
+    )
+    document = subscription_document(segments)
+    scale = scale_of(document)
+
+    assert (4, 3) == (scale.usable_consumers, scale.busy_consumers)
+    summary = document.summary
+    assert (summary.connected_consumers, summary.backlog_records) == (scale.connected_consumers, scale.backlog_records)
