@@ -16,9 +16,9 @@ import msgspec
 from bench.harness.tcp_proxy import Proxy
 from chaos.fault_shim import FaultShim, SyncJournal, compile_shim, find_compiler
 from controller.local.reserved_port import LOOPBACK
+from controller.settings.files import client_toml
 from controller.settings.load import Settings
 from controller.settings.sections import IngestSettings, SpreadSettings, SubscriptionSettings
-from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of

@@ -29,7 +29,7 @@ from controller.connections.store import probe_writes
 from controller.connections.zookeeper import elections_root, zookeeper_credentials, zookeeper_elections
 from controller.context.leader_context import LeaderContext, TraceCommits
 from controller.context.step_driver import SerialSteps, TurnBudget
-from controller.devices.unknown_topics import UnknownTopicWatch
+from controller.devices.intake import UnknownTopicWatch
 from controller.leader.daemon_shards import ElectionEvents, ShardGrowth
 from controller.leader.follower import ShardContext
 from controller.leader.leader import ShardLeader
@@ -41,12 +41,10 @@ from controller.leadership.policy.feature_levels import supported
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.leadership.zookeeper.elections import ZooKeeperElections
-from controller.process.file_descriptors import FileDescriptorWatch, file_descriptors
-from controller.process.file_systems import FileSystemWatch, measured_folders
 from controller.process.garbage_collection import GarbageCollection
+from controller.process.headroom import FileDescriptorWatch, FileSystemWatch, file_descriptors, measured_folders
+from controller.process.liveness import LoopWatchdog, SystemdNotifier
 from controller.process.logs import change_level
-from controller.process.loop_watchdog import LoopWatchdog
-from controller.process.systemd import SystemdNotifier
 from controller.settings.files import read_http_access, read_peer_tls, report_certificates
 from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.reload import reloaded

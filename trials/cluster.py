@@ -31,9 +31,9 @@ from controller.local.reserved_port import LOOPBACK, ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.supervised_process import PROBE_TIMEOUT_SECONDS, ProcessSpec
+from controller.settings.files import client_toml, settings_toml
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
-from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError
 from headgate.files.tls import client_context

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from typing import Any
 
-from controller.chunk_writer.builder import HEADERS, header_pages
-from controller.chunk_writer.parquet_writer import BYTE_ARRAY, INT64, Node, Page, ParquetWriter, blobs, integers, levels
+from controller.chunk_writer import builder
+from controller.chunk_writer.builder import BYTE_ARRAY, HEADERS, INT64, Node, Page, ParquetWriter
 from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.identity import read_ledger_id
@@ -65,10 +65,10 @@ async def compacted_objects(
 async def _create_object(
     ledger: Ledger, path: str, topic_id: int, segment: int, records: list[dict[str, Any]]
 ) -> CompactedObject:
-    columns = [(integers, name) for name in _INTEGERS] + [(blobs, name) for name in _BLOBS]
-    rows, present = len(records), levels((1, len(records)))
+    columns = [(builder.integers, name) for name in _INTEGERS] + [(builder.blobs, name) for name in _BLOBS]
+    rows, present = len(records), builder.levels((1, len(records)))
     pages = [Page(rows, present, encode([row[name] for row in records])) for encode, name in columns]
-    pages += header_pages(0, [row["headers"] for row in records])
+    pages += builder.header_pages(0, [row["headers"] for row in records])
     parts, footer = _WRITER.write(pages, rows, {})
     data = b"".join((*parts, footer))
     await ledger.store.create(path, data)

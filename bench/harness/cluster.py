@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.raw_client import RawClient
-from controller.settings.write import client_toml
+from controller.settings.files import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
 from headgate.protocol.announcements import LeaderAnnouncement

@@ -13,8 +13,7 @@ from typing import Final
 
 import structlog
 
-from controller.backlog.external_query import external_queries
-from controller.backlog.merge import backlogs
+from controller.backlog.merge import backlogs, external_queries
 from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport

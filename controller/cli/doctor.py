@@ -26,7 +26,7 @@ from controller.leadership.election import Connected, ElectionEvent, Refused
 from controller.leadership.policy.instance_record import read_record
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.local.machine import FREE_MEGABYTES
-from controller.process.file_systems import disk_usage, measured_folders
+from controller.process.headroom import disk_usage, measured_folders
 from controller.process.logs import configure_logging
 from controller.settings.files import USES, check_files
 from controller.settings.load import Settings, advertised_url, security_warnings

@@ -28,9 +28,9 @@ from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.supervised_process import outcome
+from controller.settings.files import client_toml, settings_toml
 from controller.settings.load import Settings, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
-from controller.settings.write import client_toml, settings_toml
 from drain.setting_values import own_socket
 from drain.table_mapping import read_tables
 from headgate.cli.exit_codes import InterruptedBySignalError

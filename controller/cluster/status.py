@@ -15,8 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
-from controller.cluster.peers import Peers
-from controller.cluster.shared_answer import SharedAnswer
+from controller.cluster.peers import Peers, SharedAnswer
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader

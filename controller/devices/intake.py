@@ -8,7 +8,7 @@ has no identifier for that.
 2. A message that cannot be stored (empty key, too large, headers beyond the limits, a copy of a retained
    message) is counted, logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
    for a topic that does not exist, which no session receives: see
-   controller.devices.unknown_topics.
+   `UnknownTopicWatch`.
 3. A message in the session of a topic that is deleted belongs to no other topic, whatever its name. A
    successor of this leader may still have the topic: such a message is acknowledged only after a barrier.
 4. The leader calls `accept` only while the term serves: later messages are for the next leader.
@@ -16,6 +16,8 @@ has no identifier for that.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
 from zlib import crc32
@@ -27,9 +29,11 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
+from headgate.errors import TransportError
 from headgate.log.report_limit import ReportLimit
+from headgate.model.hashing import ShardMap
 from headgate.model.headers import header_bytes, wrong_headers
-from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address
+from headgate.protocol.mqtt_topics import all_publications_filters, confirmations_prefix, parse_publish_address
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 from headgate.transport.mqtt_packets import ArrivedMessage
@@ -185,3 +189,78 @@ class DeviceIntake:
                 mqtt_topic=mqtt_topic[:MAX_LOGGED_TOPIC_CHARS],
                 size_bytes=size_bytes,
             )
+
+
+CHECK_INTERVAL_SECONDS: Final = 1.0
+"""How soon the subscription follows the leaders, the setting and the limit."""
+
+WINDOW_SECONDS: Final = 60.0
+MAX_MESSAGES: Final = 6_000
+"""In a window, with `MAX_BYTES`: about half a percent of a daemon's time."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class UnknownTopicWatch:
+    """Notices what MQTT devices publish to topics that do not exist: no session receives it, and devices get a PUBACK.
+
+    A daemon that leads subscribes to all publications with its own connection, at QoS 0, so it receives each one a
+    second time. That has a limit per window; what follows in the window is not looked at. So a device that publishes
+    again and again is noticed, and a busy cluster counts too few.
+    """
+
+    cluster: str
+    transport: Transport
+    intakes: Callable[[], Sequence[DeviceIntake | None]]
+    """Per shard, that of its leader; None where this daemon does not lead."""
+    shards: Callable[[], ShardMap]
+    enabled: Callable[[], bool]
+    _messages: int = 0
+    _size_bytes: int = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled, or until the broker rejects the subscription."""
+        loop = asyncio.get_running_loop()
+        window_ends_at = 0.0
+        subscribed = False
+        while True:
+            if loop.time() >= window_ends_at:
+                window_ends_at = loop.time() + WINDOW_SECONDS
+                self._messages = self._size_bytes = 0
+            wanted = self._wanted()
+            if wanted and not subscribed:
+                try:
+                    for each in all_publications_filters(self.cluster):
+                        await self.transport.subscribe(each, self._on_publication)
+                except TransportError as error:
+                    log.warning("device.watch_rejected", reason=str(error))
+                    await self._unsubscribe()
+                    return
+            elif subscribed and not wanted:
+                await self._unsubscribe()
+            subscribed = wanted
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+
+    async def _unsubscribe(self) -> None:
+        for each in all_publications_filters(self.cluster):
+            await self.transport.unsubscribe(each)
+
+    def _wanted(self) -> bool:
+        return (
+            self.enabled()
+            and self._messages < MAX_MESSAGES
+            and self._size_bytes < MAX_BYTES
+            and any(intake is not None for intake in self.intakes())
+        )
+
+    def _on_publication(self, mqtt_topic: str, payload: bytes) -> None:
+        self._messages += 1
+        self._size_bytes += len(payload)
+        intakes = self.intakes()
+        name = parse_publish_address(self.cluster, mqtt_topic).topic
+        places = [intakes[shard] for shard in self.shards().candidates(name) if shard < len(intakes)]
+        # Of several places, only a daemon that leads all knows that none has the topic.
+        having = (each for each in places if each is not None and each.has_topic(name))
+        intake = next(having, None if None in places else places[0])
+        if intake is not None:
+            intake.note_publication(name, mqtt_topic, len(payload))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.backlog.external_query import external_view
+from controller.backlog.merge import external_view
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import DrainedSource, LeaderContext
 from controller.context.step_driver import StepDriver

@@ -1,8 +1,8 @@
 """The users of an embedded broker: their password file and their rights, in the formats of mosquitto.
 
-amqtt reads the same two files (controller.local.amqtt_access), so that both brokers have the same rules. Passwords are
-stored as mosquitto's PBKDF2 hashes. One hundred iterations suffice: these passwords are random and cannot be guessed,
-so a slow hash would protect nothing, and each connection would pay for it.
+amqtt reads the same two files (controller.local.embedded_broker), so that both brokers have the same rules.
+Passwords are stored as mosquitto's PBKDF2 hashes. One hundred iterations suffice: these passwords are random
+and cannot be guessed, so a slow hash would protect nothing, and each connection would pay for it.
 """
 
 import base64

@@ -331,7 +331,7 @@ def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) 
     plugins: dict[str, object] = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
     if access is not None:
         own = {"password_file": str(access.password_file), "acl_file": str(access.acl_file)}
-        plugins = {"controller.local.amqtt_access.AccessPlugin": own}
+        plugins = {"controller.local.embedded_broker.AccessPlugin": own}
     return json.dumps({"listeners": {"default": listener}, "plugins": plugins})
 
 

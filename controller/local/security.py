@@ -19,9 +19,9 @@ from controller.access.file import read_access_file
 from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority, ServerTls
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
+from controller.settings.files import client_toml
 from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings
-from controller.settings.write import client_toml
 from headgate.errors import ConfigError
 from headgate.files.named_file import read_secret
 from headgate.settings.config import ClientConfig

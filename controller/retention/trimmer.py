@@ -23,7 +23,7 @@ import structlog
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.context.leader_context import LeaderContext
 from controller.leadership.policy.transitions import Event
-from controller.retention.trim_policy import deletable, trim_point
+from controller.retention.policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, decode_file
 from controller.snapshots.restore import OtherHistoryError, require_complete, require_own
 from headgate.backoff import Backoff

@@ -11,7 +11,7 @@ import structlog
 
 from controller.context.leader_context import LeaderContext
 from controller.scaling import policy
-from controller.scaling.hot_key_sampler import HotKeySampler
+from controller.scaling.policy import HotKeySampler
 from controller.settings.sections import ScalingSettings
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e

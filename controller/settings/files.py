@@ -1,11 +1,16 @@
-"""Read the files that settings name: certificates, keys, passwords and tokens."""
+"""Read the files that settings name (certificates, keys, passwords and tokens), and write settings as files."""
 
 import ssl
+from typing import Any
+
+import msgspec
+import tomli_w
 
 from controller.settings.load import Settings
 from controller.settings.sections import BrokerSettings, HttpSettings, ZooKeeperSettings
 from headgate.errors import ConfigError
 from headgate.files.tls import certificate_expiry, client_context, server_context
+from headgate.settings.config import ClientConfig
 from headgate.transport.broker_tls import context_of
 from metrics import events
 from metrics.label_values import CertificateUse
@@ -69,3 +74,26 @@ def report_certificates(settings: Settings, observer: events.Observer) -> None:
         if file is not None:
             expires = certificate_expiry(file, f"$.{use}.certificate_file").timestamp()
             observer.observe(events.CertificateRead(use=use, expires_at_seconds=expires))
+
+
+def settings_toml(comment: str, settings: Settings) -> str:
+    """Return the document that `headgate run --config` reads as ``settings``."""
+    return _document(comment, msgspec.to_builtins(settings))
+
+
+def client_toml(comment: str, config: ClientConfig) -> str:
+    """Return the document that clients read as ``config``."""
+    return _document(comment, msgspec.to_builtins(config))
+
+
+def _document(comment: str, values: dict[str, Any]) -> str:
+    return "".join(f"# {line}\n" for line in comment.splitlines()) + tomli_w.dumps(_without_none(values))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is None: TOML has no null, and an absent setting has its default."""
+    return {
+        name: _without_none(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value is not None
+    }

@@ -48,7 +48,7 @@ DAEMON_COMMANDS: Final[CommandTable] = {
     "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
     "access": ("controller.cli.access", "Show, explain and export who may do what."),
     "ledger": ("controller.cli.ledger", "Copy a ledger to another store, or check one."),
-    "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
+    "http": ("controller.cli.access", "Make tokens for metrics and status over HTTP."),
     "drain": ("controller.cli.programs", "Count backlogs and compact chunks with Spark."),
     "snapshot": ("controller.cli.programs", "Write the snapshots of shards that are due, once."),
     "deploy-files": ("controller.cli.deploy_files", "Write units, alerts, dashboards and examples."),

@@ -17,7 +17,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker
-from controller.settings.write import client_toml
+from controller.settings.files import client_toml
 from headgate import Admin
 from headgate.errors import TransportError
 from headgate.files.tls import server_context

@@ -9,7 +9,7 @@ import pytest
 
 from controller.leader.shard_spreader import EVACUATION_SECONDS
 from controller.leader.term import HANDOVER_TIMEOUT_SECONDS
-from controller.process.systemd import START_EXTENSION_SECONDS
+from controller.process.liveness import START_EXTENSION_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from tests.support.documents.program_help import help_of

@@ -226,7 +226,7 @@ VERDICT = "shard.requests.verdicts:judge_batch"
 ON = "controller.leadership.policy.transitions:Leadership.on"
 SPREAD = "controller.leadership.policy.spread:plan"
 LEVELS = "controller.leadership.policy.feature_levels"
-TRIM = "controller.retention.trim_policy"
+TRIM = "controller.retention.policy"
 MERGE = "drain.backlog.merge"
 SESSIONS = "shard.subscriptions.registration"
 SEEK = "shard.subscriptions.positions:seek_positions"
@@ -349,8 +349,8 @@ BUGS = (
         lambda right, *args: known if (known := right(*args)) is not None and known.name is not None else None, "import"),
     Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once, "power_failure"),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
-    Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
+    Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.sessions:TopicSession._wait_for_barrier", _at_once),
     Bug("A session of devices that is switched on receives nothing.", f"{DEVICES}.sessions:DeviceSessions.set_enabled",
         lambda right, self, enabled: None if enabled else right(self, enabled), "devices"),
-    Bug("A session of devices ends with its connection.", f"{DEVICES}.topic_session:TopicSession._change", _ending_session),
+    Bug("A session of devices ends with its connection.", f"{DEVICES}.sessions:TopicSession._change", _ending_session),
 )

@@ -20,8 +20,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from controller.settings.files import client_toml
 from controller.settings.sections import CompactionSettings, DrainSettings, SnapshotSettings
-from controller.settings.write import client_toml
 from drain.spark.session import build_session
 from headgate import Admin as AsyncAdmin
 from headgate.spark import HeadgateDataSource

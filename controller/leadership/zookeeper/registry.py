@@ -15,8 +15,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from controller.leadership.election import ElectionsUnreachableError
 from controller.leadership.policy.instance_record import MaintenanceRecord, read_maintenance
 from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection
-from controller.leadership.zookeeper.contact import ZooKeeperContact
-from controller.leadership.zookeeper.nodes import ZooKeeperNodes
+from controller.leadership.zookeeper.contact import ZooKeeperContact, ZooKeeperNodes
 from headgate.errors import ConfigError
 
 REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0

@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 from structlog.testing import capture_logs
 
-from controller.devices.sessions import COUNT_INTERVAL_SECONDS, COUNTS_PER_REPORT
-from controller.devices.topic_session import SENTINEL_INTERVAL_SECONDS
+from controller.devices.sessions import COUNT_INTERVAL_SECONDS, COUNTS_PER_REPORT, SENTINEL_INTERVAL_SECONDS
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
 from headgate.protocol.mqtt_topics import device_sentinel_topic

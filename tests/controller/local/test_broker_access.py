@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from amqtt.contexts import Action
 
-from controller.local.amqtt_access import covers, parse_acl
 from controller.local.broker_access import BrokerAccess, hash_password, is_password
 from controller.local.embedded import find_mosquitto
+from controller.local.embedded_broker import covers, parse_acl
 from shard.access.broker_rules import BrokerFormat, export
 from shard.access.rules import AccessRules, Right, Role
 

@@ -6,14 +6,26 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.settings import sections
+from controller.settings.files import client_toml, settings_toml
 from controller.settings.load import (
+    Settings,
     ledger_unreachable_from_executors,
     load_settings,
     parse_settings,
     zookeeper_warnings,
 )
+from controller.settings.sections import (
+    AccessSettings,
+    DrainSettings,
+    InstanceSettings,
+    LedgerSettings,
+    MetricsSettings,
+)
+from headgate import ClientConfig, load_client_config
 from headgate.errors import ConfigError
 from tests.support.samples.secret_files import write_secret
 
@@ -280,3 +292,37 @@ def test_every_setting_has_a_docstring():
 def test_a_ledger_in_a_folder_is_unreachable_for_remote_executors(url: str, master: str, unreachable: bool) -> None:
     settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
     assert ledger_unreachable_from_executors(settings) is unreachable
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(spark_conf=st.dictionaries(st.from_regex(r"spark\.[a-z\" =]{1,8}", fullmatch=True), TEXT), folder=TEXT)
+def test_settings_are_read_back_with_any_text(spark_conf: dict[str, str], folder: str) -> None:
+    settings = Settings(
+        ledger=LedgerSettings(url="file:///a%20folder"),
+        drain=DrainSettings(spark_conf=spark_conf, folder=f"x{folder}"),
+        metrics=MetricsSettings(backlog_topics=["a", "b"]),
+    )
+
+    assert settings == parse_settings(settings_toml("Two lines\nof comment.", settings), "a test")
+
+
+def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.toml"
+    settings = Settings(
+        access=AccessSettings(open=True), ledger=LedgerSettings(url="file:///a"), instance=InstanceSettings(name="one")
+    )
+    path.write_text(settings_toml("", settings))
+
+    assert "one" == load_settings(path, default_instance="another").instance.name
+
+
+@pytest.mark.parametrize("username", [None, "ada"])
+def test_a_client_configuration_is_read_back(tmp_path: Path, username: str | None) -> None:
+    config = ClientConfig(cluster="c", broker_host="h", broker_port=1, ledger_url='file:///a"\x7fé', username=username)
+    path = tmp_path / "client.toml"
+    path.write_text(client_toml("For clients.", config))
+
+    assert msgspec.structs.replace(config, file=str(path)) == load_client_config(path)
+    assert msgspec.structs.asdict(config)["username"] is username

@@ -13,8 +13,7 @@ import pytest
 
 from controller.context.step_driver import MAX_COST_PER_TURN
 from controller.snapshots import format as snapshots
-from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
-from controller.snapshots.stored_topic import stored
+from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot, stored
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
 from shard.state.producers import FinishedBatch, FinishedBatches, ProducerState

@@ -1,10 +1,12 @@
-"""Measures the file systems that the daemon writes to: of a ledger in a folder, and of the folder of Spark.
+"""Watches what a daemon may run out of: file descriptors, and the space of the file systems that it writes to.
 
-A file system that does not answer delays only these measurements: each runs in a thread.
+Without descriptors, a daemon cannot connect to the broker or ZooKeeper, read or write a ledger in a folder, or accept
+a probe.
 """
 
 import asyncio
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,11 +17,39 @@ import structlog
 from controller.settings.load import Settings
 from headgate.process.background import BackgroundService
 from metrics import events
+from metrics.health import DESCRIPTORS_FRACTION
 from metrics.label_values import FileSystemUse
 
-log = structlog.get_logger()
+INTERVAL_SECONDS: Final = 5.0
+MEASUREMENT_SECONDS: Final = 30.0
+"""Between two measurements of file systems."""
+FOLDER: Final = Path("/dev/fd")
 
-INTERVAL_SECONDS: Final = 30.0
+log = structlog.get_logger(__name__)
+
+
+def file_descriptors() -> tuple[int, int]:
+    """Return how many are open, and how many may be; a limit that is not positive is none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        return sum(1 for _ in FOLDER.iterdir()) - 1, limit  # Listing takes one, too.
+    except OSError:
+        return limit, limit
+
+
+class FileDescriptorWatch(BackgroundService):
+    """Logs once when they run short, and again after they have not."""
+
+    task_name = "file-descriptors"
+
+    async def _run(self) -> None:
+        short = False
+        while True:
+            opened, limit = file_descriptors()
+            before, short = short, 0 < limit * DESCRIPTORS_FRACTION <= opened
+            if short and not before:
+                log.warning("descriptors.short", open=opened, limit=limit, advice="raise LimitNOFILE")
+            await asyncio.sleep(INTERVAL_SECONDS)
 
 
 def measured_folders(settings: Settings) -> dict[FileSystemUse, Path]:
@@ -34,7 +64,10 @@ def measured_folders(settings: Settings) -> dict[FileSystemUse, Path]:
 
 
 class FileSystemWatch(BackgroundService):
-    """Reports the space of each file system. A folder that cannot be measured is logged once."""
+    """Measures the file systems that the daemon writes to: of a ledger in a folder, and of the folder of Spark.
+
+    A file system that does not answer delays only these measurements: each runs in a thread.
+    """
 
     task_name = "file-systems"
 
@@ -47,7 +80,7 @@ class FileSystemWatch(BackgroundService):
         while True:
             for use, folder in self._folders.items():
                 await self._measure(use, folder)
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(MEASUREMENT_SECONDS)
 
     async def _measure(self, use: FileSystemUse, folder: Path) -> None:
         try:
