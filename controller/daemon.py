@@ -487,7 +487,8 @@ class Daemon:
     def _recheck_drained(self) -> None:
         """Ask again for blocked segments without waiting for the next poll."""
         for leader in self._active_leaders():
-            leader.subscription_registry.drain_checker_ready()
+            for coordinator in leader.subscription_registry.coordinators.values():
+                coordinator.drain.wake()
 
 
 def _installed_tracing() -> TraceCommits | None:

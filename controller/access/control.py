@@ -72,7 +72,7 @@ class AccessControl:
 
         ``now``: the loop's clock. ``full``: no further reply to its user can be delayed.
         """
-        if not self._rules.limits_rates:
+        if self._rules.is_open:  # Names are claims then, and no user has a limit.
             return None
         user = user_of(address)
         key, limits = self._key(user), self._rules.limits_of(user)

@@ -20,6 +20,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import ChunkRange, chunk_folder, ranges_to_read
 from headgate.model.hashing import ShardMap
 from headgate.storage.object_store import Store
+from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -81,17 +82,6 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
         found.problems += await _range_problems(store, shard, chunks, state)
     del found.problems[MAX_PROBLEMS:]
     return found
-
-
-def misplaced(shard: int, shards: ShardMap, topics: Iterable[str]) -> Iterator[str]:
-    """Name the first topic that belongs to another shard, if there is one. Pure."""
-    for topic in sorted(topics):
-        if shard not in (right := shards.candidates(topic)):
-            yield (
-                f"topic {topic!r} is in shard {shard} and belongs to shard {' or '.join(map(str, right))} of "
-                f"{shards.shards}: the ledger was written with another number of shards"
-            )
-            return
 
 
 def missing_numbers(shard: int, numbers: Iterable[int], ranges: Iterable[ChunkRange]) -> Iterator[str]:

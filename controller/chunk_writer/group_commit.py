@@ -91,7 +91,8 @@ class GroupCommit:
         self.durable = state.chunk
         self._context = context
         self._state = state
-        self._yields_to_contender = yields_to_contender
+        self.yields_to_contender = yields_to_contender
+        """Returns whether another daemon may be entitled to begin a term."""
         if context.trace_commits is not None:
             on_records, on_durable = context.trace_commits(state.shard, on_records, on_durable)
         self._on_durable = on_durable
@@ -225,13 +226,8 @@ class GroupCommit:
             loop.call_soon(self._report_commit, writing, began, durable_at, len(data))
             if self._pending is None:
                 self._idle.set()
-            if self._yields_to_contender():
+            if self.yields_to_contender():
                 await asyncio.sleep(safety.YIELD_SECONDS)
-
-    @property
-    def is_contended(self) -> bool:
-        """Whether another daemon may be entitled to begin a term."""
-        return self._yields_to_contender()
 
     async def check_for_successor(self) -> None:
         """Raise TermEndedError if another leader has written the next number while this one was idle."""

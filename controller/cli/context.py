@@ -36,7 +36,7 @@ class DaemonContext(CommandContext):
 
     def require_machine(self, folder: Path) -> None:
         """Raise ConfigError if this machine cannot run a node with its data in ``folder``."""
-        from controller.local.machine import require_machine  # noqa: PLC0415
+        from controller.local.servers import require_machine  # noqa: PLC0415
 
         require_machine(folder)
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import structlog
 
-from controller.backup.check import misplaced
 from controller.leadership.election import ElectionsUnreachableError, Registry
 from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, join_problem, level_of, supported
 from controller.leadership.session_secret import SessionSecret
@@ -26,6 +25,7 @@ from headgate.protocol.announcements import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
 from metrics import events
+from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 

@@ -98,7 +98,6 @@ class OperatorCommands:
         return Done() if problem is None else Refusal("invalid", problem)
 
 
-MAX_PENDING_ANSWERS: Final = 64
 NO_CHUNK: Final = 0
 """Older than every chunk, so it is always durable."""
 
@@ -107,7 +106,7 @@ def describe_cluster(overview: MakeOverview | None, request: DescribeCluster) ->
     """Answer `DescribeCluster` while the leader handles other requests: daemons are asked.
 
     1. The overview is that of the HTTP API: all who ask within a second share one, see controller.cluster.status.
-    2. At most `MAX_PENDING_ANSWERS` replies wait. Further requests are refused as ``unavailable``: clients repeat them.
+    2. At most `MAX_PENDING` replies wait. Further requests are refused as ``unavailable``: clients repeat them.
     3. A reply waits for no chunk: what it says is not in the ledger, and people ask most urgently while the store is
        away.
     4. The overview is on the first page only. It describes at most `MAX_DESCRIBED_DAEMONS` daemons and counts all.
@@ -115,7 +114,7 @@ def describe_cluster(overview: MakeOverview | None, request: DescribeCluster) ->
     """
     if overview is None:
         return Refusal("unavailable", "this leader is in no daemon that could ask others")
-    return Deferred(partial(_answer, overview, request), "cluster_overviews", MAX_PENDING_ANSWERS, NO_CHUNK)
+    return Deferred(partial(_answer, overview, request), "cluster_overviews", MAX_PENDING, NO_CHUNK)
 
 
 async def _answer(overview: MakeOverview, request: DescribeCluster) -> ClusterReply:

@@ -122,7 +122,7 @@ class ElectionEvents:
             case election.HolderChanged(shard, instance):
                 self.leaders.lock_held(shard, instance)
                 for controller in self.controllers()[shard : shard + 1]:
-                    controller.follower.lock_passed()
+                    controller.follower.wake()
             case election.Suspended():
                 self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.

@@ -289,13 +289,13 @@ class Follower:
         queue = self._context.elections.queue(self.state.shard)
         return queue is not None and queue.holder not in (self._context.instance, self.end.leader_instance)
 
-    def lock_passed(self) -> None:
-        """End the pause: the new holder of the lock begins a term, and until it was read, the shard has no leader."""
+    def wake(self) -> None:
+        """End the pause: a chunk was announced, or the lock was passed on, and its new holder begins a term."""
         self._context.standby.wake(self.state.shard)
 
     def _on_announcement(self, *_: object) -> None:
         self._received = True
-        self._context.standby.wake(self.state.shard)
+        self.wake()
 
     async def _follow(self, *, keeps: bool) -> int:
         """Read new chunks by number; return how many."""

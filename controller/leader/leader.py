@@ -42,7 +42,6 @@ from headgate.protocol.requests import (
     DescribeLeader,
     DescribeTopic,
     ProduceBatch,
-    Request,
 )
 from metrics import events
 from metrics.label_values import BatchVerdict
@@ -116,7 +115,7 @@ class TermTimers:
             pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
             # A leader without requests writes a chunk every 50 minutes, which is no reason to look each second again.
             looks, durable = 0 if self.commit.durable > durable + 1 else looks, self.commit.durable
-            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.is_contended)
+            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.yields_to_contender())
             if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
                 looked_at, looks = loop.time(), looks + 1
                 await self.commit.check_for_successor()
@@ -309,7 +308,9 @@ class ShardLeader:
         refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
         refusal = refusal or judge_history(request.body, self.state)
         if refusal is not None:
-            self._refuse_unread(request, refusal)
+            if isinstance(request.body, ProduceBatch):
+                self._count_batch(refusal.verdict)
+            self._outbox.refuse(request, refusal)
             return
         denied: Refusal | None = None
         if not isinstance(request.body, ProduceBatch):  # `judge_batch` judges the right to one among its rows.
@@ -326,12 +327,6 @@ class ShardLeader:
         if address is not None:
             self._outbox.refuse(address, Refusal("unavailable", over.reason))
         return False
-
-    def _refuse_unread(self, request: Request, refusal: Refusal) -> None:
-        """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
-        if isinstance(request.body, ProduceBatch):
-            self._count_batch(refusal.verdict)
-        self._outbox.refuse(request, refusal)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         former = self.subscription_registry.before_entries(entries)

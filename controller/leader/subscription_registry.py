@@ -134,11 +134,6 @@ class SubscriptionRegistry:
         if self.coordinators.get(subscription_id) is coordinator:
             work()
 
-    def drain_checker_ready(self) -> None:
-        """Poll again in all subscriptions: the drain checker has become available."""
-        for coordinator in self.coordinators.values():
-            coordinator.drain.wake()
-
     def on_presence(self, presence: Presence, at: float) -> Steps[None]:
         for subscription_id, coordinator in list(self.coordinators.items()):
             members, more = coordinator.members, True

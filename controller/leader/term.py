@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import structlog
 
-from controller.backup.check import misplaced
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.leader.follower import Follower, ShardContext
@@ -22,6 +21,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import ShardMap
 from metrics import events
 from metrics.label_values import StoreOperation
+from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 
 WRITE_TIMEOUT_SECONDS = 10.0

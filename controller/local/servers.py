@@ -1,11 +1,16 @@
-"""The servers of a local cluster, and how its daemons and clients reach them."""
+"""The servers of a local cluster: whether this machine can run them, and how its daemons and clients reach them."""
 
+import importlib.util
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper, find_mosquitto
 from controller.local.security import LocalSecurity
 from controller.settings.load import Settings
 from controller.settings.sections import (
@@ -18,6 +23,9 @@ from controller.settings.sections import (
     LedgerSettings,
     ZooKeeperSettings,
 )
+from drain.spark.java import find_java
+from headgate.errors import ConfigError
+from headgate.extras import install_extra
 from headgate.settings.config import ClientConfig
 
 
@@ -69,3 +77,27 @@ class LocalServers:
         """Return the configuration of a client that is ``user``; default: a user who may do everything."""
         config = self.plain_client_config(broker_port)
         return config if self.security is None else self.security.client_config(config, user)
+
+
+FREE_MEGABYTES: Final = 300
+"""ZooKeeper and the broker preallocate files, and Spark unpacks libraries."""
+
+
+def require_machine(folder: Path) -> None:
+    """Raise ConfigError if a node with its data in ``folder`` lacks something; the text says what supplies it."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError(
+            f"pyspark is not installed; it counts, and contains ZooKeeper: {install_extra('up', 'headgate-daemon')}"
+        )
+    if find_mosquitto() is None and importlib.util.find_spec("amqtt") is None:
+        raise ConfigError(
+            f"there is no MQTT broker: apt-get install mosquitto, or {install_extra('up', 'headgate-daemon')}"
+        )
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as wrappers:
+        find_java(Path(wrappers))
+    free = shutil.disk_usage(folder).free // 1_000_000
+    if free < FREE_MEGABYTES:
+        raise ConfigError(
+            f"data folder {folder}: {free} MB are free, and a node needs {FREE_MEGABYTES} MB; "
+            "free space, or choose another with --data"
+        )

@@ -133,11 +133,6 @@ class AccessRules:
         """Return the quotas of ``user``; the default if it is unknown."""
         return self.limits.get(user, self.default_limits)
 
-    @property
-    def limits_rates(self) -> bool:
-        """Whether any user has a limit. Without access control none has: names are claims then."""
-        return not self.is_open
-
     def judge(self, user: str, act: Act) -> AccessDecision:
         if self.is_open:
             return AccessDecision(allowed=True, reason="access control is off")

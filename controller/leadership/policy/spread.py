@@ -10,7 +10,7 @@ Rules:
    away all that another one can take. Shards leave a daemon that lacks a server only for daemons that are ready: when
    all lack it, and get it back one after the other, nothing moves. If no other is left, one that stops gives its shards
    to one in maintenance, which would get the lock anyway, and without having read the ledger. Of several daemons, the
-   one to which the fewest transfers were abandoned (`controller.leadership.policy.spread`, rule 4) gets it. Only
+   one to which the fewest transfers were abandoned (`startable`, rule 4) gets it. Only
    the holder knows that, and acts on it.
 3. Otherwise the loads of the settled daemons differ by at most the weight of one shard; with equal
    weights, the numbers of their shards differ by at most one. Only as many shards move as this takes.

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.leader.cluster_requests import MAX_PENDING_ANSWERS, OperatorCommands, cluster_reply
+from controller.leader.cluster_requests import MAX_PENDING, OperatorCommands, cluster_reply
 from headgate.protocol import codec
 from headgate.protocol.codec import PAGE_BYTES
 from headgate.protocol.replies import ClusterReply, Done, Rejected
@@ -112,7 +112,7 @@ class SlowCluster(OneShard):
 async def test_more_requests_than_may_wait_are_refused_as_unavailable():
     shard = SlowCluster()
     async with shard.leader(), shard.client() as client:
-        waiting = [client.send(DescribeCluster) for _ in range(MAX_PENDING_ANSWERS)]
+        waiting = [client.send(DescribeCluster) for _ in range(MAX_PENDING)]
         refused = await client.call(DescribeCluster)
         assert (refused.verdict, "64 requests wait" in refused.reason) == ("unavailable", True)
         counted = "headgate_requests_over_limit_total"

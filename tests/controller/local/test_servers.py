@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.local import machine
-from controller.local.machine import FREE_MEGABYTES
+from controller.local import servers
+from controller.local.servers import FREE_MEGABYTES
 from headgate.errors import ConfigError
 
 
@@ -24,10 +24,10 @@ def prepare(
         return Path("/usr")
 
     usage = SimpleNamespace(free=free_mb * 1_000_000)
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name if name in packages else None)
-    monkeypatch.setattr(machine, "find_mosquitto", lambda: mosquitto)
-    monkeypatch.setattr(machine, "find_java", find_java)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(servers.importlib.util, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(servers, "find_mosquitto", lambda: mosquitto)
+    monkeypatch.setattr(servers, "find_java", find_java)
+    monkeypatch.setattr(servers.shutil, "disk_usage", lambda _: usage)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_one_line_says_what_is_missing(
 ) -> None:
     prepare(monkeypatch, packages=packages, mosquitto=mosquitto, java=java, free_mb=free_mb)
     with pytest.raises(ConfigError, match=reason):
-        machine.require_machine(tmp_path)
+        servers.require_machine(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_one_broker_is_enough(
     packages: tuple[str, ...], mosquitto: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(monkeypatch, packages=packages, mosquitto=mosquitto, free_mb=FREE_MEGABYTES)
-    machine.require_machine(tmp_path)
+    servers.require_machine(tmp_path)
 
 
 def test_this_machine_is_checked_as_it_is(tmp_path: Path) -> None:
-    machine.require_machine(tmp_path)
+    servers.require_machine(tmp_path)
