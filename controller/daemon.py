@@ -50,12 +50,12 @@ from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments
-from headgate.ledger.feature_level import name_level
+from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
 from headgate.protocol import codec
-from headgate.protocol.mqtt_topics import leader_topic, presence_filter, sender_of_presence
+from headgate.protocol.codec import leader_topic, presence_filter, sender_of_presence
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
 from metrics import events

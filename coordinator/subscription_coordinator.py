@@ -33,7 +33,7 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.model.text import listed
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import user_of
 from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.client.consumer import ConsumedRecord as ConsumedRecord, Consumer as Consumer
     from headgate.client.external_consumer import ExternalConsumer as ExternalConsumer, GrantedSegment as GrantedSegment
     from headgate.client.interceptors import Interceptor as Interceptor, OutgoingRecord as OutgoingRecord
-    from headgate.client.processing.policies import (
+    from headgate.client.processing.schedule import (
         BatchPolicy as BatchPolicy,
         LastAction as LastAction,
         LookAhead as LookAhead,

@@ -14,9 +14,8 @@ from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.reading.read_tasks import first_chunk
-from headgate.reading.selected_offsets import OffsetBounds, select_offsets
-from headgate.reading.stored_rows import SCHEMA
-from headgate.reading.time_lookup import positions_at
+from headgate.reading.stored_rows import SCHEMA, OffsetBounds, select_offsets
+from headgate.reading.topic_files import positions_at
 from headgate.reading.topic_reader import TopicReader
 from headgate.settings.arguments import require_time_ms
 from headgate.settings.config import ClientConfig, load_client_config

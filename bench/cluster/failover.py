@@ -35,7 +35,7 @@ from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import Settings
 from headgate import Producer
 from headgate.client.connection import Client
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 
 Failure = Literal["sigkill", "sigstop", "sigterm", "cut"]
 FAILURES: Final[tuple[Failure, ...]] = ("sigkill", "sigstop", "sigterm", "cut")

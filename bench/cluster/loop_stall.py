@@ -44,7 +44,7 @@ from bench.harness.one_leader import (
 )
 from controller.cluster.own_status import shard_statuses
 from controller.process.garbage_collection import GarbageCollection
-from headgate.protocol.announcements import Presence
+from headgate.protocol.codec import Presence
 from headgate.protocol.replies import Rejected
 from headgate.protocol.requests import AnyRequestBody
 from headgate.transport.loopback import loopback

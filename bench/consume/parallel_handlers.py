@@ -27,8 +27,8 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Runner, RunOptions
+from headgate.client.processing.schedule import LookAhead, RetryPolicy
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Acknowledged, Grant

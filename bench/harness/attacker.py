@@ -25,18 +25,7 @@ from bench.harness import worst_cases as worst
 from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench.harness.raw_client import RawClient
 from headgate.protocol import codec, requests
-from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement, Presence
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
-from headgate.protocol.mqtt_topics import (
-    daemon_client_id,
-    device_sentinel_topic,
-    device_session_id,
-    head_topic,
-    leader_topic,
-    presence_topic,
-    replies_topic,
-    requests_topic,
-)
+from headgate.protocol.codec import MAX_MESSAGE_BYTES, HeadAnnouncement, LeaderAnnouncement, Presence
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, PROTOCOL_VERSION
 from headgate.settings.config import ClientConfig, load_client_config
 from trials.ordered_process import obey
@@ -124,12 +113,12 @@ class Hostile:
     async def _connected(self) -> RawClient:
         client = self._raw(CLIENT_ID)
         await client.connect()
-        await client.subscribe(leader_topic(self._cluster, 0), self._on_message)
-        await client.subscribe(replies_topic(self._cluster, f"{HOSTILE}/{CLIENT_ID}"), self._on_message)
+        await client.subscribe(codec.leader_topic(self._cluster, 0), self._on_message)
+        await client.subscribe(codec.replies_topic(self._cluster, f"{HOSTILE}/{CLIENT_ID}"), self._on_message)
         return client
 
     def _on_message(self, topic: str, payload: bytes) -> None:
-        if topic == leader_topic(self._cluster, 0):
+        if topic == codec.leader_topic(self._cluster, 0):
             self._leader = msgspec.msgpack.decode(payload, type=LeaderAnnouncement)
 
     def _publish(self, topic: str, payload: bytes) -> None:
@@ -152,7 +141,7 @@ class Hostile:
     async def _request(self, body: requests.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
         term: dict[str, Any] = {"leader_epoch": self._leader.leader_epoch, "ledger_id": self._leader.ledger_id}
         request = requests.Request(request_id=1, protocol=PROTOCOL_VERSION, client_id=named, body=body, **term)
-        topic = requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
+        topic = codec.requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
         self._publish(topic, codec.encode(request))
 
     def _lies(self) -> dict[str, Act]:
@@ -168,12 +157,12 @@ class Hostile:
             sequence=0,
         )
         lies = {
-            "leader": (leader_topic(cluster, 0), codec.encode(leader)),
-            "head": (head_topic(cluster, 0), codec.encode(HeadAnnouncement(shard=0, leader_epoch=1, head=10**9))),
-            "presence": (presence_topic(cluster, LIES_ABOUT), codec.encode(gone)),
-            "reply": (replies_topic(cluster, LIES_ABOUT), b""),
+            "leader": (codec.leader_topic(cluster, 0), codec.encode(leader)),
+            "head": (codec.head_topic(cluster, 0), codec.encode(HeadAnnouncement(shard=0, leader_epoch=1, head=10**9))),
+            "presence": (codec.presence_topic(cluster, LIES_ABOUT), codec.encode(gone)),
+            "reply": (codec.replies_topic(cluster, LIES_ABOUT), b""),
             "device record": (f"headgate/{cluster}/publish/{TOPIC}/key", b"forged"),
-            "sentinel": (device_sentinel_topic(cluster, 0, 1), b"x"),
+            "sentinel": (codec.device_sentinel_topic(cluster, 0, 1), b"x"),
         }
         return {
             **{name: partial(self._publish_retained, *message) for name, message in lies.items()},
@@ -182,7 +171,7 @@ class Hostile:
             "forged batch": partial(self._request, forged),
             "presence of its own": partial(
                 self._send,
-                presence_topic(cluster, f"{HOSTILE}/{CLIENT_ID}"),
+                codec.presence_topic(cluster, f"{HOSTILE}/{CLIENT_ID}"),
                 codec.encode(Presence(client_id=CLIENT_ID, online=True, incarnation=1)),
             ),
         }
@@ -195,7 +184,7 @@ class Hostile:
         self._publish(topic, payload)
 
     def _small_acts(self) -> dict[str, Act]:
-        own = requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        own = codec.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
         return {
             "random bytes": partial(self._send, own, self._rng.randbytes(100)),
             "wrong password": self._guess,
@@ -203,7 +192,7 @@ class Hostile:
         }
 
     def _large_messages(self) -> dict[str, Act]:
-        own = requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        own = codec.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
         device = f"headgate/{self._cluster}/publish/{HOSTILE_TOPIC}/key"
         return {
             "nested": partial(self._send, own, b"\x91" * 100_000),
@@ -224,7 +213,7 @@ class Hostile:
 
     async def _take_over(self) -> None:
         """Connect under the ids of daemons and device sessions, as far as a client can know them."""
-        for client_id in (daemon_client_id(self._cluster, "d1"), device_session_id(self._cluster, 0, 1, 1)):
+        for client_id in (codec.daemon_client_id(self._cluster, "d1"), codec.device_session_id(self._cluster, 0, 1, 1)):
             async with self._raw(client_id):
                 pass
 

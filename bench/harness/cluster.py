@@ -16,7 +16,7 @@ from bench.harness.raw_client import RawClient
 from controller.settings.files import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 from trials.cluster import LocalCluster
 from trials.ordered_process import OrderedProcess
 

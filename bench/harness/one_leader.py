@@ -30,7 +30,6 @@ from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import codec
 from headgate.protocol.codec import MAX_MESSAGE_BYTES, PartCollector
-from headgate.protocol.mqtt_topics import client_address, leader_topic, replies_topic, requests_filter, requests_topic
 from headgate.protocol.replies import AnyReplyBody, MessagePart, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, Request
@@ -44,7 +43,7 @@ from shard.state.shard_state import ShardState
 
 CLUSTER = "bench"
 CLIENT_ID = "c"
-CLIENT = client_address(None, CLIENT_ID)
+CLIENT = codec.client_address(None, CLIENT_ID)
 REPLY_TIMEOUT_SECONDS = 30.0
 AT_MS = 1_700_000_000_000
 INTERVAL_SECONDS = 1.0
@@ -237,7 +236,7 @@ class OneLeader:
         """Serve until the block ends; raises what a bug in the leader raised."""
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(self.leader.serve())
-            await self._wait_for(leader_topic(CLUSTER, self.leader.state.shard))
+            await self._wait_for(codec.leader_topic(CLUSTER, self.leader.state.shard))
             yield
             serving.cancel()
 
@@ -257,10 +256,11 @@ class OneLeader:
     async def call(self, payload: bytes) -> AnyReplyBody:
         """Send a prepared request and return the body of its reply."""
         shard = self.leader.state.shard
-        self.transport.deliver(requests_filter(CLUSTER, shard), requests_topic(CLUSTER, shard, CLIENT), payload)
+        topic = codec.requests_topic(CLUSTER, shard, CLIENT)
+        self.transport.deliver(codec.requests_filter(CLUSTER, shard), topic, payload)
         parts = PartCollector()
         while True:
-            message = await self._wait_for(replies_topic(CLUSTER, CLIENT))
+            message = await self._wait_for(codec.replies_topic(CLUSTER, CLIENT))
             # In a thread: the leader's loop does not decode replies.
             body = await asyncio.to_thread(_body_of, message, parts)
             if body is not None:

@@ -33,15 +33,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
 from headgate.protocol import codec, replies, requests
-from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
-from headgate.protocol.mqtt_topics import (
-    cluster_topic,
-    head_topic,
-    leader_topic,
-    replies_topic,
-    requests_filter,
-    sender_of_request,
-)
+from headgate.protocol.codec import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
@@ -128,7 +120,7 @@ class Leader:
         self.ledger_id = self.given.ledger_id = await claim_ledger_id(self.store, str(self.folder))
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
-        await self.transport.subscribe(requests_filter(self.cluster, 0), self._on_request)
+        await self.transport.subscribe(codec.requests_filter(self.cluster, 0), self._on_request)
         await self.transport.__aenter__()
         await connected.wait()
         self._announce(self.epoch)
@@ -138,8 +130,8 @@ class Leader:
         ledger: dict[str, Any] = {"ledger_url": url, "ledger_id": given.ledger_id}
         described = ClusterDescription(protocol=given.protocol, shards=given.shards, **ledger)
         announced = LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=given.window)
-        self._publish(cluster_topic(self.cluster), described, retain=True)
-        self._publish(leader_topic(self.cluster, 0), announced, retain=True)
+        self._publish(codec.cluster_topic(self.cluster), described, retain=True)
+        self._publish(codec.leader_topic(self.cluster, 0), announced, retain=True)
 
     # Messages
 
@@ -163,10 +155,10 @@ class Leader:
         answer = replies.Reply(
             request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body
         )
-        self._publish(replies_topic(self.cluster, address), answer)
+        self._publish(codec.replies_topic(self.cluster, address), answer)
 
     def _on_request(self, topic: str, payload: bytes) -> None:
-        address, request = sender_of_request(topic), codec.decode_request(payload)
+        address, request = codec.sender_of_request(topic), codec.decode_request(payload)
         kind = str(type(request.body).__struct_config__.tag)
         body = {name: getattr(request.body, name) for name in request.body.__struct_fields__}
         fields = msgspec.msgpack.decode(codec.encode(body))
@@ -275,7 +267,7 @@ class Leader:
 
     def announce_head(self) -> None:
         message = HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.ledger.head)
-        self._publish(head_topic(self.cluster, 0), message)
+        self._publish(codec.head_topic(self.cluster, 0), message)
 
     # Steps of cases
 
@@ -399,7 +391,7 @@ class Leader:
         epoch = self.epoch + step.get("epochs", 0)
         names: dict[str, Any] = {"topic": body.topic, "subscription": body.subscription, "consumer": body.consumer}
         push = kind(**names, incarnation=incarnation, leader_epoch=epoch, **fields)
-        self._publish(replies_topic(self.cluster, address), push)
+        self._publish(codec.replies_topic(self.cluster, address), push)
 
     async def do_store(self, step: Step, _: float) -> None:
         """Store records in a segment, as another producer would; ``skip`` leaves out offsets."""

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from headgate.log.report_limit import ReportLimit
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import user_of
 from metrics import events
 from metrics.label_values import Quota
 from shard.access.quotas import MAX_DELAY_SECONDS, Spending, exceeded_text

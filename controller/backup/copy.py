@@ -28,8 +28,7 @@ from controller.backup.check import missing_numbers
 from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
-from headgate.ledger.feature_level import name_level, read_level, read_shards
-from headgate.ledger.identity import claim_ledger_id
+from headgate.ledger.identity import claim_ledger_id, name_level, read_level, read_shards
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
 from headgate.storage.object_store import Store, create_own

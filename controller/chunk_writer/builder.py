@@ -1,6 +1,6 @@
 """Encode a chunk: one Parquet object, one commit.
 
-A row with a ``body`` is an entry, a row with a ``fact`` states a fact (headgate.ledger.facts).
+A row with a ``body`` is an entry, a row with a ``fact`` states a fact (headgate.ledger.chunk).
 Entries come first, records last. headgate.ledger.chunk reads chunks and defines their format.
 
 No I/O.
@@ -19,8 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from headgate.ledger.checksum import sealed
-from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns, pack_records
-from headgate.ledger.facts import facts_of
+from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns, facts_of, pack_records
 from headgate.model import entries as e
 from headgate.model.headers import Headers, header_bytes
 from headgate.model.layout import Layout

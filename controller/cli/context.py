@@ -46,7 +46,7 @@ class DaemonContext(CommandContext):
         Raises ConfigError: no leader can write there. StoreUnavailableError: the store does not answer.
         """
         from controller.settings.load import ledger_problem  # noqa: PLC0415
-        from headgate.ledger.feature_level import present_shards  # noqa: PLC0415
+        from headgate.ledger.identity import present_shards  # noqa: PLC0415
         from headgate.storage.object_store import open_store, write_problem  # noqa: PLC0415
 
         found = ledger_problem(url) or await write_problem(open_store(url))

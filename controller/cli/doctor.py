@@ -42,7 +42,7 @@ from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError, T
 from headgate.extras import install_extra
 from headgate.ledger.identity import read_ledger_id
 from headgate.model.text import listed
-from headgate.protocol.mqtt_topics import daemon_client_id
+from headgate.protocol.codec import daemon_client_id
 from headgate.storage.object_store import open_store, write_problem
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls

@@ -16,7 +16,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import Url
 from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
-from headgate.ledger.feature_level import present_shards, read_shards
+from headgate.ledger.identity import present_shards, read_shards
 from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
 

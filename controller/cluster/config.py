@@ -16,12 +16,11 @@ from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
-from headgate.ledger.feature_level import name_level, read_level, read_shards
-from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
+from headgate.ledger.identity import claim_ledger_id, is_ledger_id, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.hashing import MAX_SHARDS, ShardMap
-from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
 from metrics import events

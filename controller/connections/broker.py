@@ -22,8 +22,7 @@ from controller.settings.load import Settings
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.mqtt_topics import cluster_topic, daemon_client_id
+from headgate.protocol.codec import ClusterDescription, cluster_topic, daemon_client_id
 from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.connection_options import MqttTiming

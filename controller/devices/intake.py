@@ -1,4 +1,4 @@
-"""Stores what MQTT devices publish, for the topics see `headgate.protocol.mqtt_topics.parse_publish_address`.
+"""Stores what MQTT devices publish, for the topics see `headgate.protocol.codec.parse_publish_address`.
 
 Each message takes the route of a batch without a producer id. The broker delivers unacknowledged
 messages to the next leader: at least once, in the broker's order. Duplicates are not detected: MQTT
@@ -33,7 +33,7 @@ from headgate.errors import TransportError
 from headgate.log.report_limit import ReportLimit
 from headgate.model.hashing import ShardMap
 from headgate.model.headers import header_bytes, wrong_headers
-from headgate.protocol.mqtt_topics import all_publications_filters, confirmations_prefix, parse_publish_address
+from headgate.protocol.codec import all_publications_filters, confirmations_prefix, parse_publish_address
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 from headgate.transport.mqtt_packets import ArrivedMessage

@@ -24,7 +24,7 @@ import structlog
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext, OpenSession
 from headgate.errors import TransportError
-from headgate.protocol.mqtt_topics import device_sentinel_topic, device_session_id, publish_filters
+from headgate.protocol.codec import device_sentinel_topic, device_session_id, publish_filters
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from metrics import events

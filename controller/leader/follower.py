@@ -31,7 +31,7 @@ from headgate.errors import LedgerError, StoreUnavailableError, TransportError
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model import entries as e
 from headgate.model.hashing import ShardMap
-from headgate.protocol.mqtt_topics import head_topic
+from headgate.protocol.codec import head_topic
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.label_values import StoreOperation

@@ -32,8 +32,7 @@ from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.hashing import ShardMap
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import requests_filter, sender_of_request, user_of
+from headgate.protocol.codec import Presence, requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import RequestBody
 from headgate.protocol.requests import (

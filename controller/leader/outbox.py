@@ -20,9 +20,14 @@ from controller.context.leader_context import LeaderContext
 from controller.leader.request_decoding import Address
 from headgate.log.report_limit import ReportLimit
 from headgate.protocol import codec
-from headgate.protocol.announcements import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
-from headgate.protocol.codec import MAX_REPLY_BYTES, PART_BYTES, split_message
-from headgate.protocol.mqtt_topics import chunk_topic, head_topic, leader_topic, replies_topic, user_of
+from headgate.protocol.codec import (
+    MAX_REPLY_BYTES,
+    PART_BYTES,
+    ChunkAnnouncement,
+    HeadAnnouncement,
+    LeaderAnnouncement,
+    split_message,
+)
 from headgate.protocol.replies import AnyReplyBody, LeaderReply, Push, Rejected, Reply
 from headgate.protocol.requests import DescribeLeader, Request
 from metrics import events
@@ -144,7 +149,7 @@ class ChunkAnnouncer:
         if not 0 < len(self._followers) * len(data) <= self._context.ingest.announce_bytes:
             return
         message = ChunkAnnouncement.of(data, shard=self._shard, number=number, term_id=self._term_id, key=self._key)
-        self._context.transport.publish(chunk_topic(self._context.cluster, self._shard), codec.encode(message))
+        self._context.transport.publish(codec.chunk_topic(self._context.cluster, self._shard), codec.encode(message))
         self._context.observer.observe(events.ChunkAnnounced(shard=self._shard))
 
 
@@ -267,7 +272,7 @@ class Outbox:
     def push(self, client_id: str, message: Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
         payload = codec.encode(replace(message, ledger_id=self._context.ledger_id))
-        topic = replies_topic(self._context.cluster, client_id)
+        topic = codec.replies_topic(self._context.cluster, client_id)
         if len(payload) > MAX_REPLY_BYTES:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
@@ -276,18 +281,18 @@ class Outbox:
     def announce_leader(self, announcement: LeaderAnnouncement) -> None:
         """Publish the leader of the shard, retained."""
         self._context.transport.publish(
-            leader_topic(self._context.cluster, self._shard), codec.encode(announcement), retain=True
+            codec.leader_topic(self._context.cluster, self._shard), codec.encode(announcement), retain=True
         )
 
     def announce(self, number: int, data: bytes) -> None:
         """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
         self.chunks.announce(number, data)
         head = HeadAnnouncement(shard=self._shard, head=number, **self._term)
-        self._publish(head_topic(self._context.cluster, self._shard), codec.encode(head))
+        self._publish(codec.head_topic(self._context.cluster, self._shard), codec.encode(head))
 
     def _reply_message(self, request: Request | Address, body: AnyReplyBody) -> tuple[str, bytes]:
         reply = Reply(request_id=request.request_id, body=body, **self._term)
-        topic, payload = replies_topic(self._context.cluster, request.client_id), codec.encode(reply)
+        topic, payload = codec.replies_topic(self._context.cluster, request.client_id), codec.encode(reply)
         if len(payload) <= MAX_REPLY_BYTES:
             return topic, payload
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
@@ -296,7 +301,7 @@ class Outbox:
 
     def _sending(self, request: Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
         """Return what publishes a reply when its user may have it."""
-        return partial(self.delayed.send, user_of(request.client_id), partial(self._publish, topic, payload))
+        return partial(self.delayed.send, codec.user_of(request.client_id), partial(self._publish, topic, payload))
 
     def _delay_seconds(self, user: str) -> float:
         return self._context.access.delay_seconds(user, asyncio.get_running_loop().time())

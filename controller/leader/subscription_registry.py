@@ -23,9 +23,7 @@ from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
 from headgate.model.hashing import SegmentSlice
 from headgate.protocol import requests
-from headgate.protocol.announcements import Presence
-from headgate.protocol.codec import Page, follows
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import Page, Presence, follows, user_of
 from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply
 from headgate.protocol.request_fields import ConsumerRequest, SubscriptionRequest
 from headgate.views.subscriptions import SubscriptionInfo

@@ -16,10 +16,12 @@ from headgate.files.named_file import read_secret
 from headgate.model.hashing import MAX_SHARDS
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
-from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from headgate.transport.connection_options import TlsFiles, TlsOptions
 from headgate.transport.loopback import host_port, loopback
 from shard.access.rules import OPEN, AccessRules
+
+MAX_QUEUE_BYTES = 256 * 1024 * 1024
+"""Half of the largest chunk (headgate.storage.object_store), which contains what waits."""
 
 Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]
 Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
@@ -247,7 +249,7 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
 class IngestSettings(Section, frozen=True, kw_only=True):
     """``[ingest]``: how batches are ingested."""
 
-    queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=MAX_CHUNK_BYTES // 2)] = 64 * 1024 * 1024
+    queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=MAX_QUEUE_BYTES)] = 64 * 1024 * 1024
     """Bytes of accepted batches per shard that may wait for the store; above it, batches are
     rejected as "unavailable". Default: 64 MiB."""
     commit_interval_ms: Annotated[int, Meta(ge=0, le=1000)] = 0

@@ -18,7 +18,7 @@ from controller.leadership.policy.feature_levels import supported
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
-from headgate.ledger.feature_level import read_level
+from headgate.ledger.identity import read_level
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent

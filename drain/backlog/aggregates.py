@@ -72,7 +72,7 @@ class UnknownTypeError(Exception):
 def contributions(facts: pa.Table) -> pa.Table:
     """Return each fact (`FACTS`) as an aggregate of its own. Rows without a known fact are left out.
 
-    Facts with an offset are distinguished by the columns that they set (headgate.ledger.facts).
+    Facts with an offset are distinguished by the columns that they set (headgate.ledger.chunk).
     """
     offset, end, subscription = facts["offset"], facts["end_offset"], facts["subscription_id"]
     of_segment = pc.is_null(subscription)

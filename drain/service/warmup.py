@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from drain.backlog.aggregates import FACTS
 from drain.backlog.counting import count_chunks
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader
-from headgate.ledger.facts import facts_of
+from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader, facts_of
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.layout import Layout

@@ -69,7 +69,7 @@ def spark_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 _METADATA_KEY: Final = b"headgate"
 _FORMAT: Final = 5
 _MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
-"""As in headgate.storage.size_limits, which workers do not have."""
+"""As in headgate.storage.object_store, which workers do not have."""
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 _COMPACTED_PATH: Final = re.compile(r"/topic_id=(\d+)/segment=(\d+)/")
 

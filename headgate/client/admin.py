@@ -13,9 +13,8 @@ from typing import Any, Final, Literal, Self, TypeVar, get_args
 import msgspec
 from msgspec.structs import asdict
 
-from headgate.client.client_lease import ClientLease
 from headgate.client.cluster_query import describe_cluster, explained
-from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
 from headgate.client.request_attempts import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
@@ -51,7 +50,7 @@ from headgate.protocol.request_fields import (
     require_fields,
     require_name,
 )
-from headgate.reading.time_lookup import positions_at
+from headgate.reading.topic_files import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store

@@ -12,7 +12,7 @@ from headgate.client.request_attempts import body_of
 from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.model.text import listed
 from headgate.process.background import cancel_and_wait, end_tasks
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 from headgate.protocol.replies import ClusterReply, Reply
 from headgate.protocol.requests import (
     AnyRequestBody,

@@ -24,7 +24,7 @@ from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import ShardMap
 from headgate.process.background import end_tasks
-from headgate.protocol.announcements import ClusterDescription, LeaderAnnouncement
+from headgate.protocol.codec import ClusterDescription, LeaderAnnouncement
 from headgate.protocol.replies import LeaderReply, Rejected, Reply, TopicPlace
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, DescribeLeader, FindTopic

@@ -28,28 +28,18 @@ from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, R
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import ShardMap
 from headgate.protocol import codec
-from headgate.protocol.announcements import (
+from headgate.protocol.codec import (
+    MAX_MESSAGE_BYTES,
     ChunkAnnouncement,
     ClusterDescription,
     HeadAnnouncement,
     LeaderAnnouncement,
     Presence,
 )
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
-from headgate.protocol.mqtt_topics import (
-    chunk_topic,
-    client_address,
-    cluster_topic,
-    head_topic,
-    leader_topic,
-    presence_topic,
-    replies_topic,
-    requests_topic,
-)
 from headgate.protocol.replies import Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION, require_fields, require_name
 from headgate.protocol.requests import AnyRequestBody, DescribeLeader, ProduceBatch, Request, is_command
-from headgate.settings.arguments import require_type
+from headgate.settings.arguments import require_seconds, require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.connection_options import MqttTiming, password_warning
@@ -94,7 +84,7 @@ class Client:
         self.transport = transport
         self.cluster = cluster
         self.client_id = require_name("client", client_id)
-        self.address = client_address(user, client_id)
+        self.address = codec.client_address(user, client_id)
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.undecodable_messages = 0
@@ -113,7 +103,7 @@ class Client:
     def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
         gone = Presence(client_id=client_id, online=False)
-        return presence_topic(cluster, client_address(user, client_id)), codec.encode(gone), False
+        return codec.presence_topic(cluster, codec.client_address(user, client_id)), codec.encode(gone), False
 
     @classmethod
     def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
@@ -180,10 +170,10 @@ class Client:
         self.transport.on_refusal(self.cluster_watch.refused)
         await self.transport.__aenter__()
         await self._subscribe(
-            replies_topic(self.cluster, self.address), "reply", codec.decode_reply, self.replies.dispatch
+            codec.replies_topic(self.cluster, self.address), "reply", codec.decode_reply, self.replies.dispatch
         )
         await self._subscribe(
-            cluster_topic(self.cluster),
+            codec.cluster_topic(self.cluster),
             "cluster",
             partial(codec.decode, _CLUSTER),
             self.cluster_watch.described,
@@ -210,7 +200,7 @@ class Client:
     def publish_presence(self, *, online: bool, qos: int = 0) -> None:
         """Every daemon receives it: with ``qos`` 1 the broker says whether there is one, see `finds_no_daemon`."""
         presence = Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
-        self.transport.publish(presence_topic(self.cluster, self.address), codec.encode(presence), qos=qos)
+        self.transport.publish(codec.presence_topic(self.cluster, self.address), codec.encode(presence), qos=qos)
 
     # The cluster
 
@@ -230,7 +220,7 @@ class Client:
             watch.watched = True
             watch.prompt()
             await self._subscribe(
-                leader_topic(self.cluster, shard),
+                codec.leader_topic(self.cluster, shard),
                 "leader",
                 partial(codec.decode, _LEADER),
                 watch.announced,
@@ -248,14 +238,15 @@ class Client:
         if self.cluster_watch.refusal is not None:
             return self.cluster_watch.refusal[0]
         watch = self._leader_watch(shard)
-        if watch.heard_of_leader and not self.transport.is_unheard(requests_topic(self.cluster, shard, self.address)):
+        topic = codec.requests_topic(self.cluster, shard, self.address)
+        if watch.heard_of_leader and not self.transport.is_unheard(topic):
             return watch.said or "its leader does not reply"
         return watch.said or "it has no leader"
 
     @property
     def finds_no_daemon(self) -> bool:
         """Whether the broker said that no daemon got the newest presence of this client; False if it does not say."""
-        return self.transport.is_unheard(presence_topic(self.cluster, self.address))
+        return self.transport.is_unheard(codec.presence_topic(self.cluster, self.address))
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
@@ -286,11 +277,11 @@ class Client:
 
     async def watch_head(self, shard: int, handler: Callable[[HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
-        return await self._watch(head_topic(self.cluster, shard), "head", _HEAD, handler)
+        return await self._watch(codec.head_topic(self.cluster, shard), "head", _HEAD, handler)
 
     async def watch_chunks(self, shard: int, handler: Callable[[ChunkAnnouncement], None]) -> Callable[[], None]:
         """Likewise, with what is announced as a chunk of ``shard``. Raises TransportError: the broker refuses."""
-        return await self._watch(chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
+        return await self._watch(codec.chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
 
     async def _watch(
         self, topic: str, kind: str, decoder: msgspec.msgpack.Decoder[ValueT], handler: Callable[[ValueT], None]
@@ -305,7 +296,7 @@ class Client:
 
     def max_request_bytes(self, shard: int) -> int:
         """Return the size of the largest request that leaders accept, and the broker, as far as it says so."""
-        return self.transport.max_payload_bytes(requests_topic(self.cluster, shard, self.address))
+        return self.transport.max_payload_bytes(codec.requests_topic(self.cluster, shard, self.address))
 
     def send(
         self,
@@ -338,7 +329,7 @@ class Client:
                 f"the request has {len(payload)} bytes; the limit {whose} is {limit_bytes}: send less at a time",
             )
         qos = int(isinstance(body, DescribeLeader))  # A broker that refuses what asks for a leader says so.
-        return self.transport.publish(requests_topic(self.cluster, shard, self.address), payload, qos=qos)
+        return self.transport.publish(codec.requests_topic(self.cluster, shard, self.address), payload, qos=qos)
 
     async def request(
         self,
@@ -492,3 +483,46 @@ def _not_answered(text: str, limit: CommandDeadline) -> NoLeaderError:
             "look what is there, and repeat it if necessary"
         )
     return NoLeaderError(f"{text}; the command was not executed, and will not be later")
+
+
+class ClientLease:
+    """The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
+
+    def __init__(
+        self, given: ClientConfig | Client, kind: str, timeout_seconds: float, *, with_store: bool = False
+    ) -> None:
+        """Describe the connection. Nothing is connected yet.
+
+        ``kind`` and ``with_store`` are for a client of its own; see `Client.from_config`. ``timeout_seconds`` is for
+        connecting. Raises ConfigError.
+        """
+        self.timeout_seconds = require_seconds("connect_timeout_seconds", timeout_seconds)
+        self.opened = False
+        self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
+        self._kind, self._owned = kind, not self.client.entered
+
+    async def open(self) -> None:
+        """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
+
+        Raises NoLeaderError or TransportError. HeadgateError: a fork has copied the client of its own.
+        """
+        if self._owned:
+            await self.client.__aenter__()
+        self.client.request_ids.require_own_loop()
+        try:
+            await self.client.shard_map(self.timeout_seconds)
+        except BaseException:
+            await self.close()
+            raise
+        self.opened = True
+
+    def require_own_loop(self) -> float:
+        """Return the time of the client's event loop. Raises HeadgateError: another one runs, or nothing is open."""
+        if not self.opened:
+            raise HeadgateError(f"this {self._kind} is closed or is not open; use it as an async context manager")
+        return self.client.request_ids.require_own_loop()
+
+    async def close(self) -> None:
+        self.opened = False
+        if self._owned:
+            await self.client.__aexit__(None, None, None)

@@ -13,9 +13,8 @@ from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.admin import Admin, explained_topic, subscription_type
-from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ConsumerMetrics
-from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
@@ -31,8 +30,8 @@ from headgate.client.processing.calls import (
     refuse_own_caller,
     stopped_by_sigterm,
 )
-from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Handler, Runner, RunOptions, RunReport
+from headgate.client.processing.schedule import BatchPolicy, LookAhead, RetryPolicy
 from headgate.errors import (
     AcknowledgementsNotStoredError,
     ConfigError,

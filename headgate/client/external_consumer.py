@@ -32,7 +32,7 @@ from headgate.client.consuming.record_feed import RecordFeed, Spawn
 from headgate.client.consuming.record_queue import HeldSegment, Reader
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.calls import OnGranted, OnRevoked, stopped_by_sigterm
-from headgate.client.processing.policies import LastAction, RetryPolicy
+from headgate.client.processing.schedule import LastAction, RetryPolicy
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET

@@ -2,7 +2,7 @@
 
 1. Records of one topic keep the order in which `Producer.send` accepted them.
 2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. It grows with what is
-   unanswered: see `headgate.client.decisions.batch_growth`.
+   unanswered: see `headgate.client.decisions.session_batches`.
 3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
    including waiting for buffer space and retries. It is never reset, and a record never expires
    early because it shares a batch with an older one. One that cannot be answered in time is not sent.
@@ -22,9 +22,8 @@ from operator import add
 from typing import Final, Self
 
 from headgate.client.admin import explained_topic
-from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
-from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
 from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.interceptors import Interceptor, OutgoingRecord, Send, chained
 from headgate.client.producing.producer_settings import ProducerSettings

@@ -20,8 +20,7 @@ import msgspec
 
 from headgate.errors import HeadgateError, ProtocolError
 from headgate.protocol import codec
-from headgate.protocol.announcements import LeaderAnnouncement
-from headgate.protocol.codec import PartCollector
+from headgate.protocol.codec import LeaderAnnouncement, PartCollector
 from headgate.protocol.replies import AnyReply, MessagePart, Push, Rejected, Reply, ReplyBody
 
 BodyT = TypeVar("BodyT", bound=ReplyBody)

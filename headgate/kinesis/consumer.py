@@ -29,8 +29,8 @@ from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
 from headgate.client.processing.calls import OnGranted, OnRevoked, refuse_own_caller
-from headgate.client.processing.policies import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.runner import Runner, RunOptions, RunReport
+from headgate.client.processing.schedule import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.kinesis.position import Position, unpack

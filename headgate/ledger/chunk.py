@@ -1,7 +1,7 @@
 """The format of a chunk, and how to read it: one Parquet object, one commit.
 
 A row with a ``body`` is an entry (headgate.model.entries), which daemons fold into state. A row
-with a ``fact`` states a fact in columns (headgate.ledger.facts): Spark jobs count facts, consumers
+with a ``fact`` states a fact in columns (`facts_of`): Spark jobs count facts, consumers
 read records. Readers of facts never need a body, and readers of bodies never a fact.
 
 * Entries are the first rows, records the last.
@@ -15,9 +15,10 @@ another format. Leaders write chunks with controller.chunk_writer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,7 +28,9 @@ from headgate.ledger.format_check import check_sealed
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
+from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import Headers
+from headgate.model.layout import Layout
 
 
 @dataclass(slots=True)
@@ -179,3 +182,111 @@ def decode_header(data: bytes, *, shard: int, number: int) -> ChunkHeader:
     if (header.shard, header.number) != (shard, number):
         raise LedgerError(f"{path} states that it is chunk {header.number} of shard {header.shard}")
     return header
+
+
+def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
+    """Return the facts that ``entry`` states, except records, as rows (column → value).
+
+    So Spark and consumers never decode entries. One entry can state several facts. docs/ledger.md lists them and their
+    columns.
+
+    * Of the facts with an offset, only a record has no subscription_id, and only a position has one and
+      no end_offset. Counting distinguishes them by these columns: a new fact must not set an offset.
+    * A segment without a ``position`` fact for a subscription begins at 0 there.
+    """
+    match entry:
+        case e.RecordsAcknowledged():
+            return [
+                {
+                    "fact": "acknowledged",
+                    "topic_id": entry.topic_id,
+                    "subscription_id": entry.subscription_id,
+                    "segment": acknowledged.segment,
+                    "offset": acknowledged.first_offset,
+                    "end_offset": acknowledged.end_offset,
+                    "seek_generation": entry.seek_generation,
+                    "bucket": bucket,
+                }
+                for acknowledged in entry.ranges
+                for bucket in (
+                    range(acknowledged.first_bucket, acknowledged.end_bucket) if acknowledged.end_bucket else (None,)
+                )
+            ]
+        case e.TopicCreated():
+            assert entry.buckets == KEY_BUCKETS, (
+                "no fact states the number of buckets of a topic: readers rely on the default"
+            )
+            return [{"fact": "created", "topic_id": entry.topic_id, "segment": n} for n in range(entry.segments)]
+        case e.TopicImported():
+            return _import_facts(entry.topic_id, entry.segments, {})
+        case e.LayoutExtended():
+            return _import_facts(entry.topic_id, entry.created, entry.sealed)
+        case e.SegmentSplit() | e.SegmentRolled():
+            return _seal_facts(entry.topic_id, (entry.segment,), (entry.end_offset,), layout)
+        case e.SegmentsMerged():
+            return _seal_facts(entry.topic_id, entry.segments, entry.end_offsets, layout)
+        case e.SegmentsPruned():
+            return [{"fact": "pruned", "topic_id": entry.topic_id, "segment": n} for n in entry.segments]
+        case e.TopicDeleted():
+            return [{"fact": "topic_deleted", "topic_id": entry.topic_id}]
+        case e.SubscriptionCreated():
+            subscribed = _subscribed_fact(entry.topic_id, entry.subscription_id, entry.subscription_type)
+            return [subscribed, *_position_facts(entry.topic_id, entry.subscription_id, entry.positions, 0)]
+        case e.SubscriptionConfigured():
+            return [_subscribed_fact(entry.topic_id, entry.subscription_id, entry.subscription_type)]
+        case e.SubscriptionSeek():
+            return _position_facts(entry.topic_id, entry.subscription_id, entry.positions, entry.seek_generation)
+        case e.SubscriptionDeleted():
+            return [{"fact": "unsubscribed", "topic_id": entry.topic_id, "subscription_id": entry.subscription_id}]
+        case _:
+            return []
+
+
+def _seal_facts(
+    topic_id: int, sealed: Sequence[int], end_offsets: Sequence[int], layout: Layout | None
+) -> list[dict[str, Any]]:
+    assert layout is not None, "a split or merge requires its topic's layout"
+    rows: list[dict[str, Any]] = [
+        {"fact": "sealed", "topic_id": topic_id, "segment": segment, "end_offset": end}
+        for segment, end in zip(sealed, end_offsets, strict=True)
+    ]
+    children = layout.segments[sealed[0]].children
+    rows += [{"fact": "created", "topic_id": topic_id, "segment": child} for child in children]
+    return rows
+
+
+def _import_facts(topic_id: int, created: Sequence[e.ImportedSegment], sealed: dict[int, int]) -> list[dict[str, Any]]:
+    ends = sealed | {segment.segment: segment.end_offset for segment in created if segment.end_offset is not None}
+    rows: list[dict[str, Any]] = [
+        {"fact": "created", "topic_id": topic_id, "segment": segment.segment} for segment in created
+    ]
+    rows += [
+        {"fact": "sealed", "topic_id": topic_id, "segment": segment, "end_offset": end}
+        for segment, end in sorted(ends.items())
+    ]
+    return rows
+
+
+def _subscribed_fact(topic_id: int, subscription_id: int, kind: str | None) -> dict[str, Any]:
+    return {
+        "fact": "subscribed",
+        "topic_id": topic_id,
+        "subscription_id": subscription_id,
+        "subscription_type": kind or "",
+    }
+
+
+def _position_facts(
+    topic_id: int, subscription_id: int, positions: dict[int, int], seek_generation: int
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "fact": "position",
+            "topic_id": topic_id,
+            "subscription_id": subscription_id,
+            "segment": segment,
+            "offset": offset,
+            "seek_generation": seek_generation,
+        }
+        for segment, offset in sorted(positions.items())
+    ]

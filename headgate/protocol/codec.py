@@ -1,18 +1,224 @@
-"""Encode messages as msgpack, and decode them; cut what is too large into parts and pages; the digest of a batch.
+"""MQTT topics, what is announced on them, and how messages are encoded; docs/protocol.md lists the publishers.
 
-Decoders accept any bytes: whatever is wrong with them surfaces as `msgspec.DecodeError`.
+The *address* of a client is ``<user>/<client id>``. It is part of the topics on which the client
+publishes, so that the broker's access control vouches for the user.
+
+Decoders accept any bytes: whatever is wrong with them surfaces as `msgspec.DecodeError`. Messages that are too large
+are cut into parts and pages.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import client_address, sender_of_presence, user_of
+from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.replies import AnyReply, MessagePart
+from headgate.protocol.request_fields import Epoch, LedgerId, LedgerIdText
 from headgate.protocol.requests import ProduceBatch, Request
+
+
+def client_address(user: str | None, client_id: str) -> str:
+    """Return the address of a client. ``user`` None: it gives the broker no user name."""
+    return f"{user or ANONYMOUS}/{client_id}"
+
+
+def user_of(address: str) -> str:
+    return address.partition("/")[0]
+
+
+def client_of(address: str) -> str:
+    return address.partition("/")[2]
+
+
+def cluster_topic(cluster: str) -> str:
+    """Retained `ClusterDescription`."""
+    return f"headgate/{cluster}/cluster"
+
+
+def requests_topic(cluster: str, shard: int, address: str) -> str:
+    """Client → leader."""
+    return f"headgate/{cluster}/shards/{shard}/requests/{address}"
+
+
+def requests_filter(cluster: str, shard: int) -> str:
+    return requests_topic(cluster, shard, "+/+")
+
+
+def sender_of_request(mqtt_topic: str) -> str:
+    """Return the address of the client that published to ``mqtt_topic``, which matches `requests_filter`."""
+    return "/".join(mqtt_topic.rsplit("/", 2)[1:])
+
+
+def replies_topic(cluster: str, address: str) -> str:
+    """Leader → client."""
+    return f"headgate/{cluster}/clients/{address}/replies"
+
+
+def presence_topic(cluster: str, address: str) -> str:
+    """`Presence`, also the last will."""
+    return f"headgate/{cluster}/clients/{address}/presence"
+
+
+def presence_filter(cluster: str) -> str:
+    return presence_topic(cluster, "+/+")
+
+
+def sender_of_presence(mqtt_topic: str) -> str:
+    """Return the address of the client that published to ``mqtt_topic``, which matches `presence_filter`."""
+    return "/".join(mqtt_topic.rsplit("/", 3)[1:3])
+
+
+def leader_topic(cluster: str, shard: int | Literal["+"]) -> str:
+    """Retained `LeaderAnnouncement`. ``+`` is a filter for all shards."""
+    return f"headgate/{cluster}/shards/{shard}/leader"
+
+
+def head_topic(cluster: str, shard: int) -> str:
+    """`HeadAnnouncement` after each commit, so that consumers continue reading."""
+    return f"headgate/{cluster}/shards/{shard}/head"
+
+
+def chunk_topic(cluster: str, shard: int) -> str:
+    """`ChunkAnnouncement` of each small chunk, while a consumer follows the end of the shard."""
+    return f"headgate/{cluster}/shards/{shard}/chunk"
+
+
+def daemon_client_id(cluster: str, instance: str) -> str:
+    """Public part of a daemon's client id. Names contain no colon, so no other client and cluster has the same one."""
+    return f"headgate:{cluster}:daemon:{instance}"
+
+
+def device_session_id(cluster: str, shard: int, topic_id: int, first_term: int) -> str:
+    """Public part of the client id of the session that stores the messages of MQTT devices to one topic.
+
+    ``first_term``: id of the shard's first term. A copy of a ledger has the same one, and another ledger has not.
+    """
+    return f"headgate:{cluster}:shard:{shard}:topic:{topic_id}:{first_term:016x}"
+
+
+def device_sentinel_topic(cluster: str, shard: int, topic_id: int) -> str:
+    """Leader → itself: a sentinel arrives after every earlier message of MQTT devices in the same session."""
+    return f"headgate/{cluster}/shards/{shard}/device-sentinels/{topic_id}"
+
+
+def publish_filters(cluster: str, topic: str) -> frozenset[str]:
+    """Return filters for everything that MQTT devices publish to ``topic``; the levels after the topic are the key.
+
+    What a device publishes below its user may ask for a confirmation.
+    """
+    return frozenset((f"headgate/{cluster}/publish/{topic}/#", f"headgate/{cluster}/devices/+/publish/{topic}/#"))
+
+
+def all_publications_filters(cluster: str) -> tuple[str, str]:
+    """Return filters for everything that MQTT devices publish, also to topics that do not exist."""
+    return f"headgate/{cluster}/publish/#", f"headgate/{cluster}/devices/+/publish/#"
+
+
+def confirmations_prefix(cluster: str, user: str) -> str:
+    """Return the beginning of every topic on which a device of ``user`` can get confirmations."""
+    return f"headgate/{cluster}/devices/{user}/replies/"
+
+
+class PublishAddress(NamedTuple):
+    topic: str
+    """Empty, as ``key``: nothing follows."""
+    key: str
+    """Everything after the name of the topic, including further slashes."""
+    user: str | None
+    """The user in whose name it was published, for whom the broker vouches; None: none."""
+
+
+def parse_publish_address(cluster: str, mqtt_topic: str) -> PublishAddress:
+    """Return what ``mqtt_topic`` says, which matches one of `all_publications_filters`."""
+    rest, user = mqtt_topic.removeprefix(f"headgate/{cluster}/"), None
+    if rest.startswith("devices/"):
+        _, user, rest = rest.split("/", 2)
+    topic, _, key = rest.removeprefix("publish").removeprefix("/").partition("/")
+    return PublishAddress(topic, key, user)
+
+
+_KEY_BYTES: Final = 8
+_CODE_BYTES: Final = 16
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Retained: what a client needs to know about the cluster.
+
+    ``earlier_shards``: numbers of shards that it has had before ``shards``, rising. Topics of these times stay there.
+    ``ledger_id``: the random id of its ledger; empty while the daemon does not know it.
+    """
+
+    protocol: int
+    shards: int
+    ledger_url: str
+    ledger_id: LedgerIdText = ""
+    earlier_shards: list[int] = []
+
+
+class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Retained per shard: the current leader, and what it supports. Clients do not believe it; they ask.
+
+    ``window``: finished batches that the leader remembers per producer, hence the most that a
+    producer may have in flight.
+    """
+
+    shard: int
+    leader_epoch: Epoch
+    instance: str
+    window: int
+    ledger_id: LedgerId = b""
+
+
+class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest durable chunk of a shard."""
+
+    shard: int
+    leader_epoch: int
+    head: int
+    ledger_id: LedgerId = b""
+
+
+class ChunkAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """A small chunk as it is stored, once it is durable: consumers at the end of the shard need not read it.
+
+    Any program may be able to publish to the topic. ``code``: BLAKE2b of ``object``, keyed with what the leader of term
+    ``term_id`` states in replies only (`HeartbeatReply.chunk_key`).
+    """
+
+    shard: int
+    term_id: int
+    number: int
+    object: bytes
+    code: bytes
+
+    @classmethod
+    def of(cls, data: bytes, *, shard: int, number: int, term_id: int, key: int) -> Self:
+        return cls(shard=shard, term_id=term_id, number=number, object=data, code=_code(data, key))
+
+    def is_authentic(self, key: int) -> bool:
+        """Return whether a program that knows ``key`` made it. The object itself states its shard and its number."""
+        return compare_digest(self.code, _code(self.object, key))
+
+
+def _code(data: bytes, key: int) -> bytes:
+    return blake2b(data, key=key.to_bytes(_KEY_BYTES), digest_size=_CODE_BYTES).digest()
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a client is connected. The broker publishes ``online`` False as the client's last will.
+
+    ``incarnation`` rises with each start of the program. It shows that two running programs use one
+    client id. None: the client does not take part in that check.
+    """
+
+    client_id: str
+    online: bool
+    incarnation: int | None = None
+
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Limit for the payload of any message. A leader does not decode larger requests, even if the broker lets them pass."""

@@ -17,7 +17,7 @@ from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.reading.event_text import event_text
-from headgate.reading.time_lookup import first_chunk_at
+from headgate.reading.topic_files import first_chunk_at
 from headgate.views.cluster import EventList, LedgerEvent
 
 MAX_CHUNKS: Final = 10_000

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
-from headgate.reading.selected_offsets import OffsetBounds
-from headgate.reading.time_lookup import first_offsets
-from headgate.reading.topic_files import list_objects, retried
+from headgate.reading.stored_rows import OffsetBounds
+from headgate.reading.topic_files import first_offsets, list_objects, retried
 from headgate.reading.topic_reader import ReadPlan
 from headgate.views.topics import TopicInfo
 

@@ -1,16 +1,61 @@
-"""Records of a topic as one object of the ledger holds them: as values, or as Arrow columns without a copy. Pure."""
+"""Which records of a topic a reader wants, and those of one object: as values, or as Arrow columns. Pure."""
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
 
+from headgate.errors import PositionOutOfRangeError
 from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import Headers
-from headgate.reading.selected_offsets import OffsetBounds
+from headgate.model.text import listed
+from headgate.views.topics import TopicInfo
+
+OffsetBounds = tuple[int, int]
+"""The first offset, and the one before which to stop."""
+
+
+def select_offsets(
+    topic: TopicInfo, offsets: Mapping[int, tuple[int, int | None]] | None = None
+) -> dict[int, OffsetBounds]:
+    """Return segment → wanted offsets, in the order of the segments.
+
+    A segment loses its records as a whole, when it is pruned. So the offsets of an existing one begin at 0.
+
+    Args:
+        topic: a current description from the leader.
+        offsets: segment → the first offset, and the one before which to stop, or None for the present end. None: all.
+
+    Raises:
+        PositionOutOfRangeError: a segment or an offset does not exist. The text names what does.
+    """
+    ends = {each.segment: each.next_offset for each in topic.segments}
+    selected: dict[int, OffsetBounds] = {}
+    for segment, (first, stop) in sorted((dict.fromkeys(ends, (0, None)) if offsets is None else offsets).items()):
+        if segment not in ends:
+            known = listed([f"{each} (0 to {end})" for each, end in sorted(ends.items())]) or "none"
+            raise _out_of_range(f"{_absence(topic, segment)}; its segments, and their offsets, are {known}")
+        end = ends[segment] if stop is None else stop
+        if not 0 <= first <= end <= ends[segment]:
+            found = f"segment {segment} of topic {topic.topic!r} ends at offset {ends[segment]}"
+            raise _out_of_range(f"{found}: choose 0 to {ends[segment]}")
+        selected[segment] = first, end
+    return selected
+
+
+def _absence(topic: TopicInfo, segment: int) -> str:
+    newest = max((each.segment for each in topic.segments), default=-1)
+    if segment < newest:
+        return f"segment {segment} of topic {topic.topic!r} was pruned, and its records were deleted"
+    return f"topic {topic.topic!r} has no segment {segment}"
+
+
+def _out_of_range(text: str) -> PositionOutOfRangeError:
+    return PositionOutOfRangeError("out_of_range", text)
+
 
 SLICE_MAX_RECORDS: Final = 1000
 """Records of an object that become Python values together: they are used while the processor's caches have them."""

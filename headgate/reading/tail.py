@@ -14,8 +14,8 @@ from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import header_bytes
+from headgate.model.position_token import KnownHistory
 from headgate.process.background import end_tasks
-from headgate.reading.known_history import KnownHistory
 from headgate.reading.stored_rows import RowRuns, Rows, rows_of, runs_of_topic
 
 POLL_SECONDS: Final = 1.0

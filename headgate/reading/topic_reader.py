@@ -28,9 +28,8 @@ from headgate.process.background import end_tasks
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS, read_object
 from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of, rows_of_topic
 from headgate.reading.tail import POLL_SECONDS, POLLS, Head, pause
-from headgate.reading.time_lookup import first_chunk_at
-from headgate.reading.topic_files import list_objects
-from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.reading.topic_files import first_chunk_at, list_objects
+from headgate.storage.object_store import MAX_CHUNK_BYTES
 from headgate.views.topics import TopicInfo
 
 CONCURRENT_CHUNK_READS: Final = 8

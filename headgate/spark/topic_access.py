@@ -17,8 +17,8 @@ from headgate.model.identifiers import SegmentId
 from headgate.model.position_token import decode_positions
 from headgate.model.time_text import time_ms
 from headgate.reading.read_tasks import ReadTask, read_tasks
-from headgate.reading.selected_offsets import OffsetBounds
-from headgate.reading.time_lookup import positions_at
+from headgate.reading.stored_rows import OffsetBounds
+from headgate.reading.topic_files import positions_at
 from headgate.reading.topic_position import Snapshot
 from headgate.settings.config import load_client_config
 from headgate.spark.micro_batches import StreamPosition, readable

@@ -36,7 +36,29 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.storage.local_writer import LocalWriter
-from headgate.storage.size_limits import check_size
+
+MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
+"""Twice the largest `ingest.queue_bytes`, which limits what waits for the next chunk."""
+MAX_BYTES: Final = {"ledger.json": 64 * 1024, "snapshots": 2 * 1024 * 1024 * 1024, "manifests": 256 * 1024 * 1024}
+"""First part of a path → limit in bytes; `MAX_CHUNK_BYTES` for all others."""
+
+
+def max_bytes(path: str) -> int:
+    return MAX_BYTES.get(path.partition("/")[0], MAX_CHUNK_BYTES)
+
+
+def check_size(path: str, size_bytes: int) -> None:
+    """Raise ForeignObjectError if the object is larger than any that headgate writes there.
+
+    A reader checks this before it reads: an endless or huge object under the name of a chunk must not use up the memory
+    of a process that leads other shards. No store writes what no store reads.
+    """
+    if size_bytes > (limit := max_bytes(path)):
+        raise ForeignObjectError(
+            f"{path} has {size_bytes} bytes, and headgate writes at most {limit} there: remove it, or restore the "
+            "object from a copy"
+        )
+
 
 _SHARD_DIRECTORY_DEPTH = 2
 """Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
@@ -73,7 +95,7 @@ class Store(Protocol):
             StoreUnavailableError: nothing was written.
             OutcomeUnknownError: it may or may not have been written.
             NotDurableError: it was written, and a power failure may remove it.
-            ForeignObjectError: it is too large to be read again (headgate.storage.size_limits); nothing was written.
+            ForeignObjectError: it is too large to be read again (`check_size`); nothing was written.
         """
 
     async def read(self, path: str) -> bytes:

@@ -8,8 +8,7 @@ knows client ids only: the two programs may be of different users.
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import client_of
+from headgate.protocol.codec import Presence, client_of
 
 MAX_CLIENTS: Final = 10_000
 """Clients whose incarnation is remembered; beyond it the client that was seen first is forgotten."""

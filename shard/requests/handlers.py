@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.model import entries as e
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import user_of
 from headgate.protocol.replies import AnyReplyBody, Done
 from headgate.protocol.request_fields import RequestBody
 from headgate.protocol.requests import Request

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol.codec import cut_page
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import cut_page, user_of
 from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerList, ProducerReply, SourcePosition
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer

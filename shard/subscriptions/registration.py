@@ -28,7 +28,7 @@ from typing import Final
 
 from headgate.model import entries as e
 from headgate.model.hashing import SegmentSlice, segment_of
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import user_of
 from headgate.protocol.requests import RegisterConsumer
 from shard.state.consumers import RegisteredConsumer, RemovedConsumer, find_removed
 from shard.state.subscription import Subscription

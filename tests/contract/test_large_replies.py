@@ -9,9 +9,7 @@ import pytest
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.codec import MAX_PARTS, MAX_REPLY_BYTES, split_message
-from headgate.protocol.mqtt_topics import cluster_topic, replies_topic
+from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.replies import Reply, TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt import MqttTransport
@@ -27,7 +25,7 @@ SUBSCRIPTIONS = 45
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
 async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
-    names = ("s" * 100,) * ((MAX_REPLY_BYTES - 1000) // 102)
+    names = ("s" * 100,) * ((codec.MAX_REPLY_BYTES - 1000) // 102)
     topic = TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=names)
     payload = codec.encode(Reply(request_id=7, leader_epoch=1, body=TopicReply(topic=topic)))
     states: list[bool] = []
@@ -42,12 +40,14 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
             leader.on_connection(states.append)
             transport.on_connection(states.append)
             client.replies.expect(7, replies.append)
-            parts = list(split_message(payload, shard=0, leader_epoch=1, number=1))
-            assert all(leader.publish(replies_topic("one", "anonymous/till"), codec.encode(part)) for part in parts)
+            parts = list(codec.split_message(payload, shard=0, leader_epoch=1, number=1))
+            assert all(
+                leader.publish(codec.replies_topic("one", "anonymous/till"), codec.encode(part)) for part in parts
+            )
             await until(lambda: replies)
             assert states == []
 
-    assert len(parts) == MAX_PARTS
+    assert len(parts) == codec.MAX_PARTS
     assert len(replies) == 1
     same = replies[0].body == TopicReply(topic=topic)
     assert same, "pytest would compare 32 MB word by word"
@@ -60,7 +60,7 @@ async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tm
     async with real_broker(tmp_path) as broker, MqttTransport(broker.host, broker.port, "daemon") as transport:
         await until(lambda: transport.connected)
         description = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="file:///unused")
-        transport.publish(cluster_topic(CLUSTER), codec.encode(description), retain=True)
+        transport.publish(codec.cluster_topic(CLUSTER), codec.encode(description), retain=True)
         leader = await world.begin("a", transport)
         transport.on_connection(leader.connection_changed)
         serving = asyncio.create_task(leader.serve())

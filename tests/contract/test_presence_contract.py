@@ -10,8 +10,7 @@ from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.client.connection import Client
 from headgate.protocol import codec
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import presence_filter
+from headgate.protocol.codec import Presence, presence_filter
 from headgate.settings.config import ClientConfig
 from headgate.transport.mqtt import MqttTransport
 from tests.support.samples.secret_files import write_secret

@@ -18,9 +18,8 @@ from headgate.errors import (
 )
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path
-from headgate.storage import size_limits
-from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_store
-from headgate.storage.size_limits import max_bytes
+from headgate.storage import object_store
+from headgate.storage.object_store import LocalStore, RemoteStore, Store, max_bytes, open_store
 from tests.support.fakes.object_store import FakeStore
 from tests.support.servers.s3_server import BUCKET, SECRET, Failure, S3Server, s3_server
 from tests.support.servers.seaweedfs import seaweedfs
@@ -103,7 +102,7 @@ async def test_an_object_that_is_too_large_for_its_place_is_neither_written_nor_
         await store.read(IDENTITY_PATH)
 
     with monkeypatch.context() as unlimited:
-        unlimited.setitem(size_limits.MAX_BYTES, IDENTITY_PATH, len(large))
+        unlimited.setitem(object_store.MAX_BYTES, IDENTITY_PATH, len(large))
         await store.create(IDENTITY_PATH, large)
     with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
         await store.read(IDENTITY_PATH)

@@ -28,8 +28,7 @@ from controller.settings.sections import (
 )
 from headgate.errors import ConfigError, HeadgateError
 from headgate.protocol import codec
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import presence_topic
+from headgate.protocol.codec import Presence, presence_topic
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
 from shard.requests.client_ids import ClientIds

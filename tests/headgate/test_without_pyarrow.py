@@ -29,7 +29,7 @@ async def main(url: str) -> None:
     from headgate.ledger.ledger import Ledger  # noqa: PLC0415
     from headgate.protocol.replies import TopicInfo  # noqa: PLC0415
     from headgate.reading.segment_reader import ChunkCache, CompactedRecords  # noqa: PLC0415
-    from headgate.reading.time_lookup import positions_at  # noqa: PLC0415
+    from headgate.reading.topic_files import positions_at  # noqa: PLC0415
     from headgate.storage.object_store import open_store  # noqa: PLC0415
     from headgate.views.topics import SegmentInfo  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from bench.harness.raw_client import RawClient
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import client_context
 from headgate.model import entries as e
-from headgate.protocol.mqtt_topics import daemon_client_id, device_session_id
+from headgate.protocol.codec import daemon_client_id, device_session_id
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
 from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene
 

@@ -14,7 +14,7 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec
 from controller.settings.load import Settings
 from controller.settings.sections import BrokerSettings, ClusterSettings, LedgerSettings
-from headgate.protocol.mqtt_topics import publish_filters
+from headgate.protocol.codec import publish_filters
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events

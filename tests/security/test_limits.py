@@ -6,7 +6,7 @@ import re
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol.mqtt_topics import requests_topic
+from headgate.protocol.codec import requests_topic
 from headgate.protocol.replies import Rejected
 from headgate.protocol.requests import CreateTopic, DescribeTopic, OpenProducer, ProduceBatch, Record
 from tests.support.servers.programs import TEST_SECONDS

@@ -9,14 +9,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headgate.protocol import codec
-from headgate.protocol.announcements import (
+from headgate.protocol.codec import (
     ChunkAnnouncement,
     ClusterDescription,
     HeadAnnouncement,
     LeaderAnnouncement,
     Presence,
-)
-from headgate.protocol.mqtt_topics import (
     chunk_topic,
     cluster_topic,
     device_sentinel_topic,

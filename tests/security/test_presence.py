@@ -6,8 +6,7 @@ import pytest
 
 from headgate import Admin
 from headgate.protocol import codec
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import presence_topic
+from headgate.protocol.codec import Presence, presence_topic
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.worlds.security_scene import SUBSCRIPTION, TOPIC, Attack, BrokerLog, Metric, Scene
 

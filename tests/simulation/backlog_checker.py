@@ -17,7 +17,7 @@ import pyarrow as pa
 from drain.backlog.aggregates import FACTS, aggregate, contributions
 from drain.backlog.merge import StateRow, by_topic, drained, merged_rows, next_result, outstanding
 from drain.protocol import Backlog, DrainQuery
-from headgate.ledger.facts import facts_of
+from headgate.ledger.chunk import facts_of
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from shard.reporting.progress import unacknowledged

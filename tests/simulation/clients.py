@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from headgate.client.connection import Client
-from headgate.protocol.mqtt_topics import device_sentinel_topic, publish_filters
+from headgate.protocol.codec import device_sentinel_topic, publish_filters
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.rare_clients import headers_of
 from tests.support.fakes.device_broker import FakeDeviceBroker

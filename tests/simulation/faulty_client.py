@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from headgate.protocol import codec
-from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic
+from headgate.protocol.codec import client_address, replies_topic, requests_topic
 from headgate.protocol.replies import Committed, Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ProduceBatch, Record, Request

@@ -9,8 +9,7 @@ import asyncio
 import msgspec
 
 from headgate.protocol import codec
-from headgate.protocol.announcements import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
-from headgate.protocol.mqtt_topics import chunk_topic, head_topic, leader_topic, requests_topic
+from headgate.protocol.codec import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.invariant_checker import InvariantChecker
@@ -36,9 +35,9 @@ class Forger:
         self._rng = plan.rng("forger")
         # A reader believes that announced chunks are durable: with a folder, it would deliver what a power failure removes.
         self._heads = [1] if "power_failure" in plan.kinds else [1, 2**62]
-        self._topic, self._head_topic = leader_topic(cluster, shard), head_topic(cluster, shard)
-        self._chunk_topic = chunk_topic(cluster, shard)
-        self._requests = requests_topic(cluster, shard, "")
+        self._topic, self._head_topic = codec.leader_topic(cluster, shard), codec.head_topic(cluster, shard)
+        self._chunk_topic = codec.chunk_topic(cluster, shard)
+        self._requests = codec.requests_topic(cluster, shard, "")
         self._transport = broker.transport(self.CLIENT_ID)
         self._chunk: ChunkAnnouncement | None = None
         self._genuine: list[LeaderAnnouncement] = []

@@ -270,7 +270,7 @@ BUGS = (
     Bug("A consumer may start at a position that does not exist.", "shard.subscriptions.positions:own_positions_error", always(None)),
     Bug("A seek to the latest record leaves sealed segments as they are.", SEEK, _latest_of_active),
     Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
-    Bug("A seek to a time begins a minute too late.", "headgate.reading.time_lookup:positions_at",
+    Bug("A seek to a time begins a minute too late.", "headgate.reading.topic_files:positions_at",
         lambda right, ledger, topic, timestamp_ms: right(ledger, topic, timestamp_ms + 60_000), "seek"),
     # Verdicts, and identities of producers
     Bug("A request for another term is accepted.", "shard.requests.verdicts:judge_term", always(None)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.codec import user_of
 from metrics.label_values import Quota
 from shard.access.quotas import Limits, count_of
 from shard.state.shard_state import ShardState

@@ -16,7 +16,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import segment_of
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import codec, requests
-from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic
+from headgate.protocol.codec import client_address, replies_topic, requests_topic
 from headgate.protocol.replies import Acknowledged, Committed, ProducerIdentity, Registered, Rejected, Reply
 from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, MAX_RECORD_BYTES, PROTOCOL_VERSION, Start
 from shard.state.producers import WINDOW

@@ -30,11 +30,10 @@ from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.settings.sections import SpreadSettings
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
-from headgate.ledger.feature_level import name_level
+from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, presence_filter
+from headgate.protocol.codec import ClusterDescription, cluster_topic, leader_topic, presence_filter
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession

@@ -35,8 +35,7 @@ from headgate.ledger.ledger import if_exists
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.entries import ConsumerRegistered, SegmentGranted
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from shard.state.topic import Topic
 from tests.support.fakes.broker import FakeBroker, Faults

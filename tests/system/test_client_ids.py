@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.leadership.session_secret import SessionSecret
-from headgate.protocol.mqtt_topics import daemon_client_id
+from headgate.protocol.codec import daemon_client_id
 from tests.support.servers.cluster import Cluster, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, get, metric, wait_until
 from tests.support.servers.raw_clients import raw_transport

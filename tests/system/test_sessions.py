@@ -21,8 +21,7 @@ from headgate.client.producer import Producer
 from headgate.errors import FencedError
 from headgate.model.hashing import shard_of
 from headgate.protocol import codec
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import presence_topic
+from headgate.protocol.codec import Presence, presence_topic
 from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Grant, Push, Revocation
 from headgate.protocol.request_fields import RequestBody
 from headgate.protocol.requests import ConfirmRevoked, Heartbeat, LeaveConsumer, RegisterConsumer

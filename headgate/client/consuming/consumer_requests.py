@@ -24,7 +24,7 @@ from headgate.errors import ConfigError, HeadgateError, rejection
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.model.position_token import PositionToken, decode_positions
+from headgate.model.position_token import KnownHistory, PositionToken, decode_positions
 from headgate.protocol import requests
 from headgate.protocol.replies import (
     Acknowledged,
@@ -36,7 +36,6 @@ from headgate.protocol.replies import (
     ResumingKey,
 )
 from headgate.protocol.request_fields import MAX_CAPACITY_PERCENT, MAX_HELD_SEGMENTS, Behind, Start, shared_name
-from headgate.reading.known_history import KnownHistory
 from headgate.settings.arguments import require_choice
 
 MAX_CHARACTERS: Final = 128

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.backoff import Backoff
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 
 REPEAT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=1.0, shortest_seconds=0.05)
 """Between two attempts of one question."""

@@ -17,8 +17,7 @@ from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.interceptors import Handle, chained
 from headgate.client.processing.calls import Workers, awaitable
-from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
-from headgate.client.processing.schedule import Batch, Schedule
+from headgate.client.processing.schedule import SINGLE, Batch, BatchPolicy, LastAction, LookAhead, RetryPolicy, Schedule
 from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType

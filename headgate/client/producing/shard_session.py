@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from headgate.client.connection import Client
-from headgate.client.decisions.batch_growth import BatchGrowth
 from headgate.client.decisions.producer_session import ATTEMPT_PHASES, Phase, ProducerSession
 from headgate.client.decisions.session_batches import (
+    BatchGrowth,
     Command,
     Expire,
     ForgetRequests,
@@ -32,7 +32,7 @@ from headgate.client.producing.record_batch import BatchContent, Delivery, Recor
 from headgate.errors import NoLeaderError, rejection
 from headgate.log.event_log import get_logger
 from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Reply, SourcePosition, Verdict
 from headgate.protocol.requests import OpenProducer, Record
 
@@ -450,7 +450,7 @@ class ShardBatches:
             self._offer_lingered()
 
     def _offer_lingered(self) -> None:
-        """Rule 2 of `headgate.client.producer`, and rule 3 of `headgate.client.decisions.batch_growth`."""
+        """Rule 2 of `headgate.client.producer`, and rule 3 of `BatchGrowth`."""
         if self._offering:
             return
         self._offering = True

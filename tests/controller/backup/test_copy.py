@@ -8,8 +8,7 @@ from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
-from headgate.ledger.feature_level import name_level, read_level, read_shards
-from headgate.ledger.identity import identity_object, read_ledger_id
+from headgate.ledger.identity import identity_object, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
-from headgate.ledger.feature_level import name_level
+from headgate.ledger.identity import name_level
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.storage.object_store import open_store

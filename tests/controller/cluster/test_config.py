@@ -14,12 +14,11 @@ from controller.leadership.policy.feature_levels import supported
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
-from headgate.ledger.feature_level import name_level, present_shards, read_level
-from headgate.ledger.identity import identity_object
+from headgate.ledger.identity import identity_object, name_level, present_shards, read_level
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import ShardMap, shard_of
-from headgate.protocol.mqtt_topics import device_session_id
+from headgate.protocol.codec import device_session_id
 from metrics import events
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver

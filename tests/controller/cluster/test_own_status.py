@@ -11,7 +11,7 @@ from controller.cluster.own_status import shard_statuses, subscription_document,
 from controller.leadership.policy.transitions import Role
 from drain.protocol import Backlog, BacklogResponse
 from headgate.protocol import requests
-from headgate.protocol.announcements import Presence
+from headgate.protocol.codec import Presence
 from headgate.protocol.replies import Registered, TopicImportReply
 from headgate.views.subscriptions import SegmentBacklogInfo
 from metrics.status import ShardCounts

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from controller.connections.broker import DESCRIBE_AGAIN_SECONDS, MAX_OTHER_CLUSTERS, OtherClusters
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.codec import ClusterDescription
 
 OWN, COPY = "a" * 32, "c" * 32
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES, may_confirm
-from headgate.protocol.mqtt_topics import confirmations_prefix, leader_topic
+from headgate.protocol.codec import confirmations_prefix, leader_topic
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from tests.support.fakes.broker import Message
 from tests.support.waiting import never, until

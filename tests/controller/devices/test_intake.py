@@ -12,7 +12,7 @@ from controller.devices.intake import LOGGED_TOPICS, DeviceIntake, UnknownTopicW
 from headgate.errors import TransportError
 from headgate.model.hashing import ShardMap
 from headgate.model.headers import Headers
-from headgate.protocol.mqtt_topics import all_publications_filters, publish_filters
+from headgate.protocol.codec import all_publications_filters, publish_filters
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.transport.port import MessageHandler
 from tests.support.fakes.broker import FakeTransport

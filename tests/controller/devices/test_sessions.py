@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from controller.devices.sessions import COUNT_INTERVAL_SECONDS, COUNTS_PER_REPORT, SENTINEL_INTERVAL_SECONDS
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
-from headgate.protocol.mqtt_topics import device_sentinel_topic
+from headgate.protocol.codec import device_sentinel_topic
 from headgate.protocol.requests import CreateTopic, DeleteTopic
 from metrics.label_values import DeviceSessionState
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession

@@ -12,9 +12,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.outbox import MAX_DELAYED_REPLIES, DelayedReplies, Outbox
 from headgate.client.connection import Client
 from headgate.protocol import codec
-from headgate.protocol.announcements import LeaderAnnouncement
-from headgate.protocol.codec import PART_BYTES
-from headgate.protocol.mqtt_topics import leader_topic
+from headgate.protocol.codec import PART_BYTES, LeaderAnnouncement, leader_topic
 from headgate.protocol.replies import LeaderReply, Reply, TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import DescribeLeader, ListTopics, Request

@@ -17,7 +17,7 @@ from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
-from headgate.protocol.mqtt_topics import leader_topic
+from headgate.protocol.codec import leader_topic
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import CreateTopic
 from tests.support.waiting import until

@@ -16,7 +16,7 @@ from controller.leadership.policy.transitions import Leadership, Role
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError, StoreUnavailableError
-from headgate.ledger.feature_level import read_level
+from headgate.ledger.identity import read_level
 from headgate.ledger.ledger import Ledger
 from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until

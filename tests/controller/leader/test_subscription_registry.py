@@ -8,7 +8,7 @@ import pytest
 from controller.settings.sections import RetentionSettings
 from coordinator.membership import MAX_DISCONNECTED
 from headgate.client.admin import Admin
-from headgate.protocol.announcements import Presence
+from headgate.protocol.codec import Presence
 from headgate.protocol.replies import Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,

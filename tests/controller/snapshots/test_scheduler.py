@@ -11,7 +11,7 @@ import pytest
 from controller.snapshots.format import decode_file
 from controller.snapshots.job import main
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
-from headgate.ledger.feature_level import name_level
+from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore

@@ -14,8 +14,7 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
 from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, read_objects
-from headgate.storage.object_store import open_store
-from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.storage.object_store import MAX_CHUNK_BYTES, open_store
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 from tests.support.samples.object_formats import corrupt, of_older_format, sealed, truncate
 from tests.support.servers.s3_server import SECRET

@@ -10,8 +10,7 @@ import pytest
 from controller.settings.sections import IngestSettings
 from headgate.client.producer import Producer
 from headgate.protocol import codec
-from headgate.protocol.announcements import ChunkAnnouncement
-from headgate.protocol.mqtt_topics import chunk_topic
+from headgate.protocol.codec import ChunkAnnouncement, chunk_topic
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.one_shard_programs import client, create, reader
 

@@ -14,7 +14,7 @@ from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Placement
 from headgate.protocol import codec
-from headgate.protocol.mqtt_topics import cluster_topic, head_topic, leader_topic, replies_topic, requests_topic
+from headgate.protocol.codec import cluster_topic, head_topic, leader_topic, replies_topic, requests_topic
 from headgate.protocol.replies import (
     AnyReplyBody,
     AssignmentChanged,

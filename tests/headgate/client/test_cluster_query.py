@@ -11,8 +11,9 @@ from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
 from headgate.client.connection import Client
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription, LeaderAnnouncement
-from headgate.protocol.mqtt_topics import (
+from headgate.protocol.codec import (
+    ClusterDescription,
+    LeaderAnnouncement,
     cluster_topic,
     leader_topic,
     presence_filter,

@@ -22,8 +22,7 @@ from headgate.errors import (
     TransportError,
 )
 from headgate.protocol import codec
-from headgate.protocol.announcements import Presence
-from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, presence_topic
+from headgate.protocol.codec import Presence, cluster_topic, leader_topic, presence_topic
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ImportTopic, SegmentImport

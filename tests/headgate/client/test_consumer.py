@@ -16,8 +16,7 @@ from headgate.errors import (
 )
 from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import codec
-from headgate.protocol.announcements import HeadAnnouncement
-from headgate.protocol.mqtt_topics import head_topic
+from headgate.protocol.codec import HeadAnnouncement, head_topic
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from headgate.protocol.requests import AcknowledgeBatch, ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import (

@@ -12,7 +12,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
-from headgate.reading.time_lookup import positions_at
+from headgate.reading.topic_files import positions_at
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import now_ms
 from tests.support.worlds.one_shard_programs import client, orders, produce

@@ -9,7 +9,7 @@ import pytest
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
-from headgate.client.processing.policies import RetryPolicy
+from headgate.client.processing.schedule import RetryPolicy
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.process.background import end_tasks

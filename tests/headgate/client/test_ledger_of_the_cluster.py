@@ -13,8 +13,7 @@ from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker

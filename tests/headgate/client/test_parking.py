@@ -14,7 +14,7 @@ from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import ParkedRecords
 from headgate.client.open_letters import act, find_open
-from headgate.client.processing.policies import RetryPolicy
+from headgate.client.processing.schedule import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
 from headgate.model.headers import Origin

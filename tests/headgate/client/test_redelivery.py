@@ -19,7 +19,7 @@ from controller.leadership.policy.transitions import Role
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.processing.policies import BatchPolicy, RetryPolicy
+from headgate.client.processing.schedule import BatchPolicy, RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header, origin_of, without_origin

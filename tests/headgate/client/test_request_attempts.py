@@ -10,7 +10,7 @@ from headgate.client.connection import Client
 from headgate.client.request_attempts import ReplyDispatch, RequestAttempts
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import codec
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 from headgate.protocol.replies import Done, Reply, TopicReply
 from headgate.protocol.requests import DescribeTopic, Request
 from headgate.views.topics import TopicInfo

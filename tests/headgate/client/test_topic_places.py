@@ -12,7 +12,7 @@ from headgate.client.cluster_watch import SILENT_SECONDS, ClusterWatch, TopicPla
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.errors import NoLeaderError, RequestRejectedError
-from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.replies import Reply, TopicPlace
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from tests.support.fakes.broker import FakeBroker

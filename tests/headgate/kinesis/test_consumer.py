@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.client.processing.policies import LookAhead, RetryPolicy
+from headgate.client.processing.schedule import LookAhead, RetryPolicy
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.kinesis import KinesisConsumer, KinesisRecord

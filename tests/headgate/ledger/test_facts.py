@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.ledger.facts import facts_of
+from headgate.ledger.chunk import facts_of
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout

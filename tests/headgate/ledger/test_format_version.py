@@ -20,7 +20,7 @@ from headgate.model import entries as e
 from headgate.protocol.replies import Grant
 from headgate.reading.segment_reader import CompactedRecords, SegmentReader
 from headgate.reading.tail import ChunkCache, Head
-from headgate.reading.time_lookup import first_chunk_at
+from headgate.reading.topic_files import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now

@@ -10,8 +10,7 @@ import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import compacted
-from headgate.ledger.chunk import COLUMNS, FORMAT, ChunkHeader
-from headgate.ledger.facts import facts_of
+from headgate.ledger.chunk import COLUMNS, FORMAT, ChunkHeader, facts_of
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout

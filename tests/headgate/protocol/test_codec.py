@@ -3,9 +3,7 @@
 import msgspec
 import pytest
 
-from headgate.protocol.announcements import Presence
-from headgate.protocol.codec import encode, read_presence
-from headgate.protocol.mqtt_topics import presence_topic
+from headgate.protocol.codec import Presence, encode, presence_topic, read_presence
 
 
 def test_the_presence_of_a_client_has_its_address() -> None:

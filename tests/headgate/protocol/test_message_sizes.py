@@ -14,8 +14,13 @@ from controller.settings.sections import MAX_SHARDS
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.text import MAX_SHOWN
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement, Presence
-from headgate.protocol.codec import MAX_MESSAGE_BYTES, MAX_PARTS, MAX_REPLY_BYTES, PAGE_BYTES, PART_BYTES
+from headgate.protocol.codec import (
+    MAX_MESSAGE_BYTES,
+    ClusterDescription,
+    HeadAnnouncement,
+    LeaderAnnouncement,
+    Presence,
+)
 from headgate.protocol.replies import AnyPush, AnyReplyBody, MessagePart
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
@@ -180,7 +185,7 @@ def largest(of: shapes.Type, path: str) -> int:
         case shapes.UnionType(types=types):
             return max(largest(each, path) for each in types)
         case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item) if path in PAGED:
-            return 5 + PAGE_BYTES + largest(item, path)
+            return 5 + codec.PAGE_BYTES + largest(item, path)
         case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item):
             return 5 + limit_of(path) * largest(item, f"{path}.item")
         case shapes.NamedTupleType(fields=fields):
@@ -204,22 +209,27 @@ def largest_message(kind: type[msgspec.Struct]) -> int:
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 def test_the_largest_reply_or_push_can_be_sent(kind):
-    assert largest_message(kind) <= MAX_REPLY_BYTES
+    assert largest_message(kind) <= codec.MAX_REPLY_BYTES
 
 
 @pytest.mark.parametrize("kind", ANNOUNCEMENTS, ids=lambda kind: kind.__name__)
 def test_announcements_fit_into_one_message(kind):
-    assert largest_message(kind) <= PART_BYTES
+    assert largest_message(kind) <= codec.PART_BYTES
 
 
 def test_the_envelopes_fit_into_a_message_that_brokers_accept():
     part = MessagePart(
-        shard=2**31, leader_epoch=2**31, number=2**40, index=MAX_PARTS, count=MAX_PARTS, content=b"x" * PART_BYTES
+        shard=2**31,
+        leader_epoch=2**31,
+        number=2**40,
+        index=codec.MAX_PARTS,
+        count=codec.MAX_PARTS,
+        content=b"x" * codec.PART_BYTES,
     )
 
     assert len(codec.encode(part)) < 1_000_000
     assert MAX_MESSAGE_BYTES == MAX_PAYLOAD_BYTES
-    assert 2 * MAX_REPLY_BYTES <= MAX_OUTGOING_BYTES, "a transport takes all parts at once"
+    assert 2 * codec.MAX_REPLY_BYTES <= MAX_OUTGOING_BYTES, "a transport takes all parts at once"
 
 
 def test_the_size_of_a_message_is_not_underestimated():

@@ -1,6 +1,6 @@
 """MQTT topics and ids that test_protocol_document.py does not compare with the document."""
 
-from headgate.protocol import mqtt_topics as t
+from headgate.protocol import codec as t
 
 
 def test_an_address_is_a_user_and_a_client_id() -> None:

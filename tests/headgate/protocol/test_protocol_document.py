@@ -20,16 +20,21 @@ from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import codec, mqtt_topics, replies, requests
-from headgate.protocol.announcements import (
+from headgate.protocol import codec, replies, requests
+from headgate.protocol.codec import (
+    MAX_MESSAGE_BYTES,
+    MAX_REPLY_BYTES,
+    PART_BYTES,
     ChunkAnnouncement,
     ClusterDescription,
     HeadAnnouncement,
     LeaderAnnouncement,
     Presence,
+    batch_digest,
+    confirmations_prefix,
+    parse_publish_address,
+    publish_filters,
 )
-from headgate.protocol.codec import MAX_MESSAGE_BYTES, MAX_REPLY_BYTES, PART_BYTES, batch_digest
-from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address, publish_filters
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
@@ -116,7 +121,7 @@ def test_the_topic_table_matches_the_topic_functions() -> None:
     placeholders = {"cluster": "<cluster>", "shard": "<shard>", "address": "<user>/<client>", "topic_id": "<topic id>"}
     made = {
         function(*(placeholders[name] for name in inspect.signature(function).parameters))
-        for name, function in vars(mqtt_topics).items()
+        for name, function in vars(codec).items()
         if name.endswith("_topic")
     }
     table = DOCUMENT["Topics on the broker"].table()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headgate.errors import PositionOutOfRangeError
-from headgate.reading.selected_offsets import select_offsets
+from headgate.reading.stored_rows import select_offsets
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ObjectMissingError
-from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at
+from headgate.reading.topic_files import CONCURRENT_CHUNK_READS, first_chunk_at
 from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 
 pytestmark = pytest.mark.looptime

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from controller.settings.sections import MAX_QUEUE_BYTES
 from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
-from headgate.storage.object_store import LocalStore, _await_foreign_threads, open_store
-from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.storage.object_store import MAX_CHUNK_BYTES, LocalStore, _await_foreign_threads, open_store
 
 
 async def test_an_unusable_folder_fails_every_operation_until_it_is_repaired(tmp_path: Path):
@@ -158,3 +158,7 @@ def test_the_end_of_the_process_waits_for_threads_of_a_library():
     begun.wait()
     _await_foreign_threads()
     assert ended
+
+
+def test_everything_that_may_wait_fits_into_a_chunk() -> None:
+    assert 2 * MAX_QUEUE_BYTES <= MAX_CHUNK_BYTES

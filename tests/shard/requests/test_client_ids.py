@@ -1,6 +1,6 @@
 """Two programs with one client id are noticed, and a restarted program is not mistaken for two."""
 
-from headgate.protocol.announcements import Presence
+from headgate.protocol.codec import Presence
 from shard.requests import client_ids
 from shard.requests.client_ids import ClientIds, Conflict
 

@@ -5,7 +5,7 @@ import typing
 import msgspec
 from msgspec import inspect as shapes
 
-from headgate.protocol import announcements, backlog, codec, replies, request_fields, requests
+from headgate.protocol import backlog, codec, replies, request_fields, requests
 from headgate.protocol.replies import PageReply, Push, ReplyBody
 from headgate.protocol.request_fields import (
     ConsumerRequest,
@@ -35,6 +35,8 @@ PATTERNS = {
     typing.get_args(LedgerIdText)[1].pattern: "32 hexadecimal digits",
 }
 UNDOCUMENTED = (
+    cluster.EventList,  # of the API only
+    cluster.LedgerEvent,
     msgspec.Struct,
     RequestBody,
     TopicRequest,
@@ -46,7 +48,7 @@ UNDOCUMENTED = (
     PageReply,
 )
 VIEWS = cluster, explanations, producers, subscriptions, topics
-MODULES = announcements, backlog, codec, replies, request_fields, requests, *VIEWS
+MODULES = backlog, codec, replies, request_fields, requests, *VIEWS
 STRUCTS = sorted(
     {
         kind

@@ -27,7 +27,7 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.storage.size_limits import check_size
+from headgate.storage.object_store import check_size
 
 Operation = Literal["create", "read", "names", "delete", "make_durable"]
 Fault = Literal["unavailable", "unknown_written", "unknown_lost", "repeated"]

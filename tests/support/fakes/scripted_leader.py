@@ -26,15 +26,7 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.protocol import codec, replies, requests
-from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
-from headgate.protocol.mqtt_topics import (
-    client_address,
-    cluster_topic,
-    head_topic,
-    leader_topic,
-    replies_topic,
-    requests_filter,
-)
+from headgate.protocol.codec import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
 from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
 from headgate.protocol.requests import Record, RegisterConsumer
 from headgate.settings.config import ClientConfig
@@ -90,7 +82,7 @@ class ScriptedLeader:
         self.began_at = asyncio.get_running_loop().time()
         self.cluster.newest_epoch = max(self.cluster.newest_epoch, self.epoch)
         await self.transport.__aenter__()
-        await self.transport.subscribe(requests_filter(CLUSTER, self.shard), self._on_request)
+        await self.transport.subscribe(codec.requests_filter(CLUSTER, self.shard), self._on_request)
         await until(lambda: self.transport.connected)
         self.announce()
 
@@ -98,13 +90,13 @@ class ScriptedLeader:
         message = LeaderAnnouncement(
             shard=self.shard, leader_epoch=self.epoch, instance=f"node-{self.epoch}", window=self.window
         )
-        self._retain(leader_topic(CLUSTER, self.shard), message)
+        self._retain(codec.leader_topic(CLUSTER, self.shard), message)
         description = ClusterDescription(protocol=PROTOCOL_VERSION, shards=self.cluster.shards, ledger_url="file:///x")
-        self._retain(cluster_topic(CLUSTER), description)
+        self._retain(codec.cluster_topic(CLUSTER), description)
 
     def announce_head(self) -> None:
         message = HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.cluster.ledger.head)
-        self.transport.publish(head_topic(CLUSTER, 0), codec.encode(message))
+        self.transport.publish(codec.head_topic(CLUSTER, 0), codec.encode(message))
 
     @property
     def term_age_ms(self) -> int:
@@ -131,7 +123,9 @@ class ScriptedLeader:
             **fields,
         )
         client_id = next(each.client_id for each in self.requests if each.body is request)
-        self.transport.publish(replies_topic(CLUSTER, client_address(None, client_id)), codec.encode(message))
+        self.transport.publish(
+            codec.replies_topic(CLUSTER, codec.client_address(None, client_id)), codec.encode(message)
+        )
 
     def _retain(self, topic: str, message) -> None:
         self.transport.publish(topic, codec.encode(message), retain=True)
@@ -169,7 +163,9 @@ class ScriptedLeader:
         reply = replies.Reply(
             request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body
         )
-        self.transport.publish(replies_topic(CLUSTER, client_address(None, request.client_id)), codec.encode(reply))
+        self.transport.publish(
+            codec.replies_topic(CLUSTER, codec.client_address(None, request.client_id)), codec.encode(reply)
+        )
 
     def refuse(self, request: requests.Request, verdict: replies.Verdict, *, epoch: int | None = None) -> None:
         self.reply(request, replies.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)

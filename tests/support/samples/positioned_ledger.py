@@ -17,7 +17,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH, snapshot_path
 from headgate.model import entries as e
-from headgate.reading.time_lookup import positions_at
+from headgate.reading.topic_files import positions_at
 from headgate.storage.object_store import open_store
 from headgate.views.topics import TopicInfo
 from shard.requests.topic_commands import describe

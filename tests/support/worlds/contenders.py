@@ -26,8 +26,7 @@ from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.transitions import Event, Role, ShardLeaders
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
-from headgate.ledger.feature_level import name_level
-from headgate.ledger.identity import identity_object
+from headgate.ledger.identity import identity_object, name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e

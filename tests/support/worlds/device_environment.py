@@ -7,7 +7,7 @@ from typing import Any
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
 from headgate.model.headers import Headers
-from headgate.protocol.mqtt_topics import device_sentinel_topic, publish_filters
+from headgate.protocol.codec import device_sentinel_topic, publish_filters
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import CreateTopic
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow

@@ -26,7 +26,7 @@ from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.hashing import ShardMap
 from headgate.protocol import codec
-from headgate.protocol.mqtt_topics import client_address, leader_topic, replies_topic, requests_topic
+from headgate.protocol.codec import client_address, leader_topic, replies_topic, requests_topic
 from headgate.protocol.replies import Push, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
 from headgate.protocol.requests import Request

@@ -14,8 +14,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.protocol import codec
-from headgate.protocol.announcements import ClusterDescription
-from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.replies import ProducerIdentity, TopicReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import CreateTopic, OpenProducer, Record

@@ -21,7 +21,7 @@ from headgate import Admin, Consumer, Producer
 from headgate.files.tls import client_context
 from headgate.model import entries as e
 from headgate.protocol import codec
-from headgate.protocol.mqtt_topics import replies_topic, requests_topic
+from headgate.protocol.codec import replies_topic, requests_topic
 from headgate.protocol.replies import AnyReplyBody, Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, Request

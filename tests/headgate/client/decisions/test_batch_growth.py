@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.client.decisions.batch_growth import BatchGrowth
+from headgate.client.decisions.session_batches import BatchGrowth
 
 
 @pytest.mark.parametrize(

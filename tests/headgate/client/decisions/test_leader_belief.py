@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
-from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.codec import LeaderAnnouncement
 
 FORGED = 2**31 - 1
 

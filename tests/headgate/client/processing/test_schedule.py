@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.processing.policies import BatchPolicy, LastAction, LookAhead, RetryPolicy
-from headgate.client.processing.schedule import Schedule
+from headgate.client.processing.schedule import BatchPolicy, LastAction, LookAhead, RetryPolicy, Schedule
 from headgate.errors import ConfigError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 
