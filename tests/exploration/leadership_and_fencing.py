@@ -23,7 +23,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Leadership, Role, Transitions
-from tests.exploration.search import BrokenPromiseError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 SETTLING_STEPS = 60
 

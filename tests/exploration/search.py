@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 
-class BrokenPromiseError(AssertionError):
-    """A model contradicts what headgate promises."""
-
-
 class Model(Protocol):
     """A system under every choice of its environment. Deterministic: the same steps lead to the same state."""
 

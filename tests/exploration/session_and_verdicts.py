@@ -34,7 +34,7 @@ from shard.requests.producer_commands import open_producer
 from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term, route_batch
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
-from tests.exploration.search import BrokenPromiseError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 FIRST_REQUEST_ID = 1_000_000
 """No other number is as large, so keys can recognize request ids."""

@@ -22,7 +22,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 Progress = tuple[int, int, int]
 """Shard, subscription, segment."""
@@ -82,7 +82,7 @@ class BacklogChecker:
         topic = None if subscription is None else state.topics_by_id[subscription.topic_id]
         segments = {} if topic is None else topic.layout.segments
         if segments.keys() != {each.segment for each in backlogs}:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"shard {state.shard}: segments {sorted(segments)} are counted as {[each.segment for each in backlogs]}"
             )
         for each in backlogs:
@@ -94,7 +94,7 @@ class BacklogChecker:
             found = (each.position, each.sealed, count)
             expected = (subscription.position(each.segment), segments[each.segment].end_offset is not None, known)
             if found != expected:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: segment {each.segment} is counted as {found}, and its leader has {expected}"
                 )
 
@@ -145,6 +145,6 @@ class BacklogChecker:
             self.estimated += reported.estimated
             self.exact += not reported.estimated
             if not reported.estimated and reported.records != left:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: segment {segment} has {left} unacknowledged records, not {reported.records}"
                 )

@@ -1,5 +1,5 @@
-"""The error of a simulation that broke an invariant."""
+"""The error of a simulation or an exploration that broke an invariant."""
 
 
-class InvariantViolationError(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise of headgate was broken."""

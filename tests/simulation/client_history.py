@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from headgate.client_history.judge import Event, judge
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 
 class ClientHistory:
@@ -31,13 +31,11 @@ class ClientHistory:
         self._add("seek", topic, subscription=subscription)
 
     def check(self, complete: Collection[tuple[str, str]]) -> None:
-        """Raise InvariantViolationError for a violation. ``complete``: who had to get all, by topic and subscription."""
+        """Raise BrokenPromiseError for a violation. ``complete``: who had to get all, by topic and subscription."""
         for found in judge(self.events, complete=True):
             if found.rule == "lost" and (found.topic, found.subscription) not in complete:
                 continue
-            raise InvariantViolationError(
-                f"the judge: {found.topic} {found.subscription}: {found.rule}: {found.detail}"
-            )
+            raise BrokenPromiseError(f"the judge: {found.topic} {found.subscription}: {found.rule}: {found.detail}")
 
     def _add(self, event: str, topic: str, **fields: Any) -> None:
         self.events.append({"event": event, "topic": topic, "at": asyncio.get_running_loop().time()} | fields)

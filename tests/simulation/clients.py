@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from headgate.client.connection import Client
 from headgate.protocol.codec import device_sentinel_topic, publish_filters
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.rare_clients import headers_of
 from tests.support.fakes.device_broker import FakeDeviceBroker
 
@@ -65,9 +65,9 @@ class DeviceClients:
         return self.broker.waiting(self._session) == 0 and filters == (self._filters if self.on else set())
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless settled."""
+        """Raise BrokenPromiseError unless settled."""
         if not self.is_settled:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"devices are switched {'on' if self.on else 'off'}, but the broker's session ends with subscriptions "
                 f"{sorted(self.broker.filters(self._session))} and {self.broker.waiting(self._session)} queued messages"
             )
@@ -95,7 +95,7 @@ class DeviceClients:
                     counters.append(len(counters))
                     self._subscribed_publications += self.on
                 elif self._subscribed_publications >= 2:
-                    raise InvariantViolationError(f"{key!r} #{len(counters)} has a PUBACK, and the broker discarded it")
+                    raise BrokenPromiseError(f"{key!r} #{len(counters)} has a PUBACK, and the broker discarded it")
                 if self._rng.random() < DROP_PROBABILITY:
                     # The leader accepts it, but its PUBACK is lost: the broker delivers it again.
                     await asyncio.sleep(self._rng.uniform(0, 0.01))

@@ -20,7 +20,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import Positions
 from headgate.protocol.requests import SegmentImport
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.invalid_listings import HASH_BITS, Listing, invalid_imports, invalid_updates, split_hashes
 
 TOPIC, SUBSCRIPTION = "clicks", "totals"
@@ -97,9 +97,9 @@ class ExternalProgram:
         return label in self._imported and self._pruned(label)
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless everything is read."""
+        """Raise BrokenPromiseError unless everything is read."""
         if left := self._unread():
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{SUBSCRIPTION}: segments {left} of the external topic were not read to their end"
             )
 
@@ -166,7 +166,7 @@ class ExternalProgram:
             except RequestRejectedError as error:
                 self._log("importer", f"is refused: {error}")
                 if error.verdict == "invalid":
-                    self._fail(InvariantViolationError(f"a valid listing was refused: {error}"))
+                    self._fail(BrokenPromiseError(f"a valid listing was refused: {error}"))
                 return False
             except HeadgateError as error:
                 self._log("importer", f"failed: {error}")
@@ -186,7 +186,7 @@ class ExternalProgram:
             self._log("importer", f"invalid, {what}: {error}")
             self.refused += isinstance(error, RequestRejectedError) and error.verdict == "invalid"
         else:
-            self._fail(InvariantViolationError(f"an invalid listing was imported: {what}"))
+            self._fail(BrokenPromiseError(f"an invalid listing was imported: {what}"))
 
     def _layout(self, listing: Listing) -> ExternalLayout:
         return ExternalLayout(listing, positions=self._positions, hash_bits=self._hash_bits)
@@ -207,11 +207,11 @@ class ExternalProgram:
             for label in segment.parents
             if not self.segments[label].is_finished(self._positions) and not self._is_pruned(label)
         ]:
-            self._fail(InvariantViolationError(f"external segment {granted.label} is read before its parents {early}"))
+            self._fail(BrokenPromiseError(f"external segment {granted.label} is read before its parents {early}"))
         opaque = self._positions == "opaque"
         position = int(granted.checkpoint or 0) if opaque else granted.start_offset
         if position > segment.handled:
-            self._fail(InvariantViolationError(f"{granted.label}: checkpoint {position} is ahead of {segment.handled}"))
+            self._fail(BrokenPromiseError(f"{granted.label}: checkpoint {position} is ahead of {segment.handled}"))
         while True:
             await asyncio.sleep(self._rng.uniform(0, 1))
             if position < segment.records:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.plan import Plan
 from tests.simulation.play import play
@@ -27,7 +27,7 @@ class Failure:
     def cause(self) -> BaseException:
         """The first error within groups of errors; a violation of an invariant before all others."""
         errors = _leaves(self.error)
-        return next((each for each in errors if isinstance(each, InvariantViolationError)), errors[0])
+        return next((each for each in errors if isinstance(each, BrokenPromiseError)), errors[0])
 
     @property
     def kind(self) -> str:

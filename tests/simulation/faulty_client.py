@@ -15,7 +15,7 @@ from headgate.protocol.codec import client_address, replies_topic, requests_topi
 from headgate.protocol.replies import Committed, Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ProduceBatch, Record, Request
-from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
+from tests.simulation.invariant_checker import BrokenPromiseError, InvariantChecker
 from tests.support.fakes.broker import FakeBroker, Message
 
 
@@ -61,7 +61,7 @@ class FaultyClient:
         if isinstance(reply.body, Rejected):
             checker.changed_batches_refused += reply.body.verdict == "invalid"
         elif reply.body.topic_id is not None:  # otherwise older than the window, so its content is forgotten
-            fail(InvariantViolationError("a changed batch was reported as stored"))
+            fail(BrokenPromiseError("a changed batch was reported as stored"))
 
     def _overhear(self, message: Message) -> None:
         if "/requests/" in message.topic:

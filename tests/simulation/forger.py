@@ -10,7 +10,7 @@ import msgspec
 
 from headgate.protocol import codec
 from headgate.protocol.codec import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.plan import Plan
@@ -49,7 +49,7 @@ class Forger:
             while True:
                 await asyncio.sleep(self._rng.choice([0.01, self._rng.uniform(0.2, 8)]))
                 if self._deceived is not None:
-                    raise InvariantViolationError(self._deceived)
+                    raise BrokenPromiseError(self._deceived)
                 names = {"ledger_id": self._genuine[-1].ledger_id if self._genuine else b""}
                 number = self._rng.choice(self._heads)
                 head = HeadAnnouncement(shard=self._shard, leader_epoch=LATEST_EPOCH, head=number, **names)

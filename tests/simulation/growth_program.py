@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headgate import Admin, Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.clients import CommandClient
 from tests.simulation.queue_program import until_done
 from tests.support.waiting import until
@@ -99,7 +99,7 @@ class GrowthProgram:
         checker, states = self._world.checker, self._world.checker.states
         for name, key, counter in self._stored:
             if not any((each.key, int(each.value)) == (key, counter) for each in checker.stored[name]):
-                raise InvariantViolationError(f"{name}: {key!r} #{counter} was reported as stored, and is not")
+                raise BrokenPromiseError(f"{name}: {key!r} #{counter} was reported as stored, and is not")
         # A leader that has not noticed a growth creates a topic where it was before.
         counts = self._world.shards.counts
         await until(lambda: all(len(each.ids.shard_counts or (1,)) >= len(counts) for each in states.values()))
@@ -110,4 +110,4 @@ class GrowthProgram:
                     await until_done(lambda name=name: admin.create_topic(name))  # type: ignore[misc]
                 found = await admin.describe_topic(name)
                 if found.shard not in (places or self._world.shards.candidates(name)[:1]):
-                    raise InvariantViolationError(f"{name} of shards {places} is found at {found.shard}")
+                    raise BrokenPromiseError(f"{name} of shards {places} is found at {found.shard}")

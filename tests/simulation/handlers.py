@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate import BatchPolicy, ConsumedRecord, Consumer, HandlerFailedError, LookAhead, RetryPolicy
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.plan import Plan
 
 SHARE: Final = 0.3
@@ -71,7 +71,7 @@ class Handlers:
     async def _handle(self, records: list[ConsumedRecord]) -> None:
         keys, rng = {record.key for record in records}, self._rng
         if keys & self._busy or self._running >= self.concurrency:
-            raise InvariantViolationError(f"{keys} begins beside {self._busy}, with {self._running} calls")
+            raise BrokenPromiseError(f"{keys} begins beside {self._busy}, with {self._running} calls")
         self._busy |= keys
         self._running += 1
         try:

@@ -16,7 +16,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import SegmentSlice, buckets_of, segment_of, slice_of
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 CERTAIN: Final = frozenset({"confirmed", "drained"})
 """Reasons of a release after which a program has no reason to begin again."""
@@ -76,11 +76,11 @@ class HoldingRules:
         program, segment, generation = holding
         last, reason = self._last_offsets.get(holding, -1), self._released.get(holding)
         if offset <= last and reason is not None and not (is_attempt and reason == "rewound"):
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{program}: {segment}:{offset} of generation {generation} was delivered again after its release"
             )
         if self.leases_end and bucket in self._taken.get(holding, ()):
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after another consumer got it"
             )
         self._last_offsets[holding] = max(last, offset)
@@ -95,7 +95,7 @@ class HoldingRules:
                 continue
             holding = _holding(subscription, each.segment)
             if (last := self._last_offsets.get(holding, -1)) < each.end_offset - 1:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: {holding[0]} acknowledges segment {each.segment} to {each.end_offset}, "
                     f"and got it to {last}"
                 )

@@ -30,7 +30,7 @@ from headgate.views.subscriptions import SubscriptionInfo
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.queue_program import until_done
 
 if TYPE_CHECKING:
@@ -168,11 +168,11 @@ class Inquirer:
                 found = {}
                 self._check_plan(reply.body.plan)
             case _:
-                raise InvariantViolationError(f"{body.__name__} is answered with {reply.body}")
+                raise BrokenPromiseError(f"{body.__name__} is answered with {reply.body}")
         for key, value in found.items():
             true = [facts.get(key) for facts in self._true]
             if value not in true:
-                raise InvariantViolationError(f"{topic}/{name}: {body.__name__} says {key}: {value}, and it was {true}")
+                raise BrokenPromiseError(f"{topic}/{name}: {body.__name__} says {key}: {value}, and it was {true}")
 
     @staticmethod
     def _described(answer: SubscriptionInfo) -> Facts:
@@ -212,7 +212,7 @@ class Inquirer:
         ]
         before = Counter({each.consumer: each.before for each in plan.consumers if each.before})
         if before not in held or plan.created:
-            raise InvariantViolationError(f"{plan.subscription}: a plan says that consumers hold {before}, not {held}")
+            raise BrokenPromiseError(f"{plan.subscription}: a plan says that consumers hold {before}, not {held}")
 
     async def _ask_all(self, admin: Admin) -> None:
         answer = await admin.describe_cluster(blocked=True)
@@ -226,7 +226,7 @@ class Inquirer:
             if (each.blocked_since_ms or 0) > stored_ms:
                 continue  # Of a chunk that the leader could not store. It shows its present state, and sends nothing of it.
             if true and (each.blocked_segments, each.blocked_since_ms) not in true:
-                raise InvariantViolationError(f"{each.topic}/{each.subscription} is blocked: {each}, and it was {true}")
+                raise BrokenPromiseError(f"{each.topic}/{each.subscription} is blocked: {each}, and it was {true}")
 
 
 def _blockers(layout: Layout, subscription: Subscription, segment: int) -> tuple[int, ...]:

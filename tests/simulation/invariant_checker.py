@@ -23,7 +23,7 @@ from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
 from shard.subscriptions.gate import is_gated
 from tests.simulation.backlog_checker import BacklogChecker
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.client_history import ClientHistory
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
@@ -144,7 +144,7 @@ class InvariantChecker:
             return
         shard, number = int(matched[1]), int(matched[2])
         if before is not None:
-            raise InvariantViolationError(f"chunk {number} of shard {shard} was written twice")
+            raise BrokenPromiseError(f"chunk {number} of shard {shard} was written twice")
         self.chunks += 1
         if (state := self.states.get(shard)) is None:
             state = self.states[shard] = ShardState(shard)
@@ -154,11 +154,11 @@ class InvariantChecker:
             self.story.add(_now_seconds(), "a contender", f"chunk {shard}/{number}", "a term chunk behind the trim")
             return
         if number != state.chunk + 1:
-            raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
+            raise BrokenPromiseError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
         if found.header.at_ms > now_ms() + 1000 * _now_seconds() * (self.fastest_clock - 1):
-            raise InvariantViolationError(f"chunk {number} of shard {shard} is of the future: {found.header.at_ms} ms")
+            raise BrokenPromiseError(f"chunk {number} of shard {shard} is of the future: {found.header.at_ms} ms")
         if found.header.at_ms < state.at_ms:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"chunk {number} of shard {shard} is of {found.header.at_ms} ms, and the one before it of {state.at_ms} ms"
             )
         self.leadership.check_chunk(shard, found, _now_seconds())
@@ -192,7 +192,7 @@ class InvariantChecker:
             case e.SegmentGranted():
                 self._check_holders(state, entry)
         if isinstance(entry, e.ShardsGrown) and self.level() < SHARDS_GROW:
-            raise InvariantViolationError(f"the cluster has level {self.level()}, which does not allow {entry}")
+            raise BrokenPromiseError(f"the cluster has level {self.level()}, which does not allow {entry}")
         self._check_token(state, entry)
         self.rules.check_before(state, entry)
 
@@ -222,11 +222,9 @@ class InvariantChecker:
         """Check that no other shard has a name that becomes a topic, and that the name gets a new id."""
         others = [each.shard for each in self.states.values() if each is not state and entry.topic in each.topics]
         if others:
-            raise InvariantViolationError(
-                f"{entry.topic} is created on shard {state.shard}, and shards {others} have it"
-            )
+            raise BrokenPromiseError(f"{entry.topic} is created on shard {state.shard}, and shards {others} have it")
         if (entry.topic, entry.topic_id) in self.topic_ids:
-            raise InvariantViolationError(f"{entry.topic} gets its id {entry.topic_id} again, on shard {state.shard}")
+            raise BrokenPromiseError(f"{entry.topic} gets its id {entry.topic_id} again, on shard {state.shard}")
         self.topic_ids.add((entry.topic, entry.topic_id))
 
     def check_deletion(self, path: str) -> None:
@@ -244,16 +242,16 @@ class InvariantChecker:
         for at, (entries, at_ms) in enumerate(history[folded.chunk : number], start=folded.chunk + 1):
             folded.apply_all(entries, chunk=at, at_ms=at_ms)
         if folded.chunk != number:
-            raise InvariantViolationError(f"snapshot {number} of shard {shard} is ahead of chunk {folded.chunk}")
+            raise BrokenPromiseError(f"snapshot {number} of shard {shard} is ahead of chunk {folded.chunk}")
         if later := [
             name
             for name in decode_file(data, shard=shard, chunk=number).header.fields
             if FIELDS_SINCE.get(name, 0) > self.level()
         ]:
-            raise InvariantViolationError(f"snapshot {number} names {later}, which level {self.level()} does not allow")
+            raise BrokenPromiseError(f"snapshot {number} names {later}, which level {self.level()} does not allow")
         expected, found = everything(folded), everything(decode_snapshot(data, shard=shard, chunk=number))
         if wrong := [name for name in expected if expected[name] != found[name]]:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"snapshot {number} of shard {shard} differs from its ledger in {', '.join(wrong)}"
             )
         self.story.add(_now_seconds(), "snapshot job", f"snapshot {shard}/{number}")
@@ -270,9 +268,7 @@ class InvariantChecker:
             tail = None if known is None else known.tails.get(row["segment"])
             expected = next_offsets.get(tail_key, tail.next_offset if tail else 0)
             if row["offset"] != expected:
-                raise InvariantViolationError(
-                    f"{name}: offset {row['offset']} in segment {row['segment']}, not {expected}"
-                )
+                raise BrokenPromiseError(f"{name}: offset {row['offset']} in segment {row['segment']}, not {expected}")
             next_offsets[tail_key] = expected + 1
             if name not in (GRAVEYARD, CELLAR, PHOENIX, ASHES):  # Their programs check the order.
                 self._check_counter(name, row)
@@ -294,7 +290,7 @@ class InvariantChecker:
         """Check that a record has the headers of its producer; a broker without MQTT 5 drops those of a device."""
         expected = headers_of(key, counter) if b"/" in key else ()
         if headers != expected and (headers or not key.startswith(KEY_PREFIX)):
-            raise InvariantViolationError(f"{key!r} #{counter} is stored with headers {headers}, and had {expected}")
+            raise BrokenPromiseError(f"{key!r} #{counter} is stored with headers {headers}, and had {expected}")
 
     def _check_counter(self, topic: str, row: Mapping[str, Any]) -> None:
         """Check that the counter of a record follows the ones before it of its key."""
@@ -302,15 +298,15 @@ class InvariantChecker:
         self._check_headers(key, counter, row["headers"])
         highest = self.counters.get((topic, key), -1)
         if key == IMPORT_KEY and counter != highest + 1:
-            raise InvariantViolationError(f"the import stored #{counter} after #{highest}")
+            raise BrokenPromiseError(f"the import stored #{counter} after #{highest}")
         if key.startswith(KEY_PREFIX):
             # Device records are stored at least once: one may repeat, but none may be skipped.
             if counter > highest + 1:
-                raise InvariantViolationError(f"{topic}: {key!r} #{counter} stored after #{highest}")
+                raise BrokenPromiseError(f"{topic}: {key!r} #{counter} stored after #{highest}")
             if counter <= highest:
                 self.duplicate_device_records.add((topic, row["segment"], row["offset"]))
         elif counter <= highest:
-            raise InvariantViolationError(f"{topic}: {key!r} #{counter} stored after #{highest}")
+            raise BrokenPromiseError(f"{topic}: {key!r} #{counter} stored after #{highest}")
         self.counters[topic, key] = max(counter, highest)
 
     def chunk(self, shard: int) -> int:
@@ -332,7 +328,7 @@ class InvariantChecker:
 
     def _check_abandoned(self, token: str) -> None:
         if token in self.abandoned_tokens & self.executed_tokens:
-            raise InvariantViolationError(f"command {token} was reported as not executed, and is executed")
+            raise BrokenPromiseError(f"command {token} was reported as not executed, and is executed")
 
     def _check_holders(self, state: ShardState, entry: e.SegmentGranted) -> None:
         """Check that what is granted has no holder. The fold replaces a holding of the same slice, so look before it."""
@@ -340,7 +336,7 @@ class InvariantChecker:
         granted = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
         for held, holding in subscription.holdings.items():
             if overlaps(held, granted):
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: {granted} granted to {entry.consumer} while {holding.consumer} holds {held}"
                 )
 
@@ -349,9 +345,7 @@ class InvariantChecker:
         if isinstance(slice_of(entry.segment, entry.first_bucket, entry.end_bucket), BucketRange):
             self.partial_grants += 1
         if subscription.type != "CHECKPOINT" and entry.segment in subscription.drained:
-            raise InvariantViolationError(
-                f"{subscription.name}: segment {entry.segment} was granted after it was drained"
-            )
+            raise BrokenPromiseError(f"{subscription.name}: segment {entry.segment} was granted after it was drained")
         self._check_generation(state.shard, entry)
         if subscription.type != "STREAM" or subscription.name == self.rules.unordered:
             return
@@ -359,7 +353,7 @@ class InvariantChecker:
         for ancestor in layout.ancestors(entry.segment):
             end = layout.segments[ancestor].end_offset
             if end is None or subscription.position(ancestor) < end:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: segment {entry.segment} granted before its ancestor {ancestor} was drained"
                 )
 
@@ -367,7 +361,7 @@ class InvariantChecker:
         """Check that generations rise: an earlier one fences."""
         name = shard, entry.subscription_id
         if entry.generation <= self.generations.get(name, 0):
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"segment {entry.segment} is granted at generation {entry.generation}, and {self.generations[name]} was"
             )
         self.generations[name] = entry.generation
@@ -378,15 +372,13 @@ class InvariantChecker:
         for segment in {each.segment for each in entry.ranges}:
             position = subscription.position(segment)
             if position < self.positions.get((state.shard, entry.subscription_id, segment), 0):
-                raise InvariantViolationError(
-                    f"{subscription.name}: the position of segment {segment} fell to {position}"
-                )
+                raise BrokenPromiseError(f"{subscription.name}: the position of segment {segment} fell to {position}")
             self.positions[state.shard, entry.subscription_id, segment] = position
         for segment, offset, _ in entry.parked:
             self.handled(subscription.topic, subscription.name, segment, offset)
         new = self.backlogs.newly_acknowledged
         if missing := new - self.ever_handled[subscription.topic, subscription.name]:
-            raise InvariantViolationError(f"{subscription.name}: {min(missing)} is acknowledged, and was never handled")
+            raise BrokenPromiseError(f"{subscription.name}: {min(missing)} is acknowledged, and was never handled")
 
     def _record_creation(self, state: ShardState, entry: e.SubscriptionCreated) -> None:
         """Expect nothing of segments that were pruned before: a client that is slowed down may come as late."""
@@ -414,11 +406,9 @@ class InvariantChecker:
         known = state.subscriptions[entry.subscription_id]
         program = (known.topic, known.name, entry.consumer, entry.incarnation, entry.client_id)
         if self.registrations.setdefault(program, entry.subscription_id) != entry.subscription_id:
-            raise InvariantViolationError(
-                f"{known.name}: {entry.client_id} came back after its subscription was deleted"
-            )
+            raise BrokenPromiseError(f"{known.name}: {entry.client_id} came back after its subscription was deleted")
         if program in self.evicted_programs:
-            raise InvariantViolationError(f"{known.name}: {entry.client_id} came back after a command had evicted it")
+            raise BrokenPromiseError(f"{known.name}: {entry.client_id} came back after a command had evicted it")
 
     def _record_eviction(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
         known = state.subscriptions[entry.subscription_id]
@@ -428,7 +418,7 @@ class InvariantChecker:
     def _check_opening(self, entry: e.ProducerOpened) -> None:
         """Check that a token opens one identity: a repeated request must not open another."""
         if entry.token in self.open_tokens:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"one token opened producer {self.open_tokens[entry.token]} and producer {entry.producer_id}"
             )
         self.open_tokens[entry.token] = entry.producer_id
@@ -452,7 +442,7 @@ class InvariantChecker:
             known = state.producers.of_name(name)
             expected = position if topic_id in state.topics_by_id else None
             if known is None or known.source_positions.get(topic_id) != expected:
-                raise InvariantViolationError(f"producer {name!r} has lost its source position {position!r}")
+                raise BrokenPromiseError(f"producer {name!r} has lost its source position {position!r}")
 
     def _check_created_subscriptions(self, entries: Iterable[e.AnyEntry]) -> None:
         """Check that a command or a registration created each subscription: a rejected program must not create one."""
@@ -463,7 +453,7 @@ class InvariantChecker:
         }
         members = {entry.subscription_id for entry in entries if isinstance(entry, e.ConsumerRegistered)}
         if unused := begun.keys() - members:
-            raise InvariantViolationError(f"{[begun[number] for number in unused]} came back without a consumer")
+            raise BrokenPromiseError(f"{[begun[number] for number in unused]} came back without a consumer")
 
     def _check_weights(self, state: ShardState, entry: e.SegmentWeightsSet) -> None:
         """Check that weights change only when the load has doubled or halved (rounded to whole units)."""
@@ -471,7 +461,7 @@ class InvariantChecker:
         for segment, weight in entry.weights.items():
             before = known.weights.get(segment)
             if before is not None and weight < 2 * before and 2 * weight > before + 1:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{known.name}: segment {segment} changed its weight from {before} to {weight}"
                 )
         self.weight_changes += 1
@@ -482,21 +472,21 @@ class InvariantChecker:
         for segment in entry.segments:
             end = topic.layout.segments[segment].end_offset
             if end is None:
-                raise InvariantViolationError(f"{topic.name}: segment {segment} was pruned while it is active")
+                raise BrokenPromiseError(f"{topic.name}: segment {segment} was pruned while it is active")
             if left := topic.layout.ancestors(segment) - going:
-                raise InvariantViolationError(f"{topic.name}: segment {segment} was pruned before its ancestors {left}")
+                raise BrokenPromiseError(f"{topic.name}: segment {segment} was pruned before its ancestors {left}")
             for subscription in topic.subscriptions.values():
                 if subscription.type != "CHECKPOINT" and subscription.position(segment) < end:
-                    raise InvariantViolationError(
+                    raise BrokenPromiseError(
                         f"{subscription.name}: segment {segment} was pruned at {subscription.position(segment)} of {end}"
                     )
                 counted = segment in subscription.drained or end <= subscription.progress.start_positions.get(
                     segment, 0
                 )
                 if is_gated(subscription.type, subscription.order) and not counted:
-                    raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned without a count")
+                    raise BrokenPromiseError(f"{subscription.name}: segment {segment} was pruned without a count")
                 if segment in subscription.holdings:
-                    raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned while it is held")
+                    raise BrokenPromiseError(f"{subscription.name}: segment {segment} was pruned while it is held")
         self.pruned += len(going)
 
     # The consumers
@@ -521,7 +511,7 @@ class InvariantChecker:
         bucket = program, segment, key_bucket(key, KEY_BUCKETS)
         before = self.delivered_generations.get(bucket, 0)
         if generation < before:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after generation {before}"
             )
         self.delivered_generations[bucket] = generation
@@ -529,7 +519,7 @@ class InvariantChecker:
         if handled:
             self.handled(topic, subscription, segment, offset)
         if self.records_by_offset.get((topic, segment, offset)) != (key, value, record.headers):
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"
             )
         if generation < self.first_generation_after_seek[topic, subscription]:
@@ -545,7 +535,7 @@ class InvariantChecker:
         counter = int(value)
         highest = self.first_delivered.get((topic, subscription, key), -1)
         if counter <= highest:
-            raise InvariantViolationError(f"{subscription}: {key!r} #{counter} first delivered after #{highest}")
+            raise BrokenPromiseError(f"{subscription}: {key!r} #{counter} first delivered after #{highest}")
         self.first_delivered[topic, subscription, key] = counter
 
     # The end of a run
@@ -559,7 +549,7 @@ class InvariantChecker:
             return  # it is writing a number that a later term has taken, and will be refused
         folded, kept = everything(expected), everything(state)
         if wrong := [name for name in folded if folded[name] != kept[name]]:
-            raise InvariantViolationError(f"the state of {owner} differs from the ledger in {', '.join(wrong)}")
+            raise BrokenPromiseError(f"the state of {owner} differs from the ledger in {', '.join(wrong)}")
 
     def check_nothing_lost(self, topic: str, committed: dict[bytes, list[int]]) -> None:
         """Check that every record that was reported as committed is in the ledger."""
@@ -568,7 +558,7 @@ class InvariantChecker:
             held[record.key].add(int(record.value))
         for key, counters in committed.items():
             if missing := set(counters) - held[key]:
-                raise InvariantViolationError(f"{topic}: {key!r} {sorted(missing)[:5]} was committed and is lost")
+                raise BrokenPromiseError(f"{topic}: {key!r} {sorted(missing)[:5]} was committed and is lost")
 
     def undelivered(self, topic: str, subscription: str) -> set[tuple[int, int]]:
         """Return (segment, offset) of records not delivered since the last seek."""
@@ -580,9 +570,7 @@ class InvariantChecker:
         """Check that every record was delivered, except those that a seek skipped."""
         missing = self.undelivered(topic, subscription)
         if missing:
-            raise InvariantViolationError(
-                f"{subscription}: {len(missing)} records never delivered, e.g. {min(missing)}"
-            )
+            raise BrokenPromiseError(f"{subscription}: {len(missing)} records never delivered, e.g. {min(missing)}")
 
 
 def _now_seconds() -> float:

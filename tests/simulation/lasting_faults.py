@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from controller.leadership.policy.instance_record import STORE_LOST_SECONDS
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 if TYPE_CHECKING:
     from tests.simulation.simulated_daemon import SimulatedDaemon
@@ -94,7 +94,7 @@ class LastingFaults:
             if (problem := self._problem()) is None:
                 return
             await asyncio.sleep(1)
-        raise InvariantViolationError(f"{LEADERS_SECONDS} s after the last delivery, {problem}")
+        raise BrokenPromiseError(f"{LEADERS_SECONDS} s after the last delivery, {problem}")
 
     def _problem(self) -> str | None:
         if self.daemon is None:

@@ -23,7 +23,7 @@ from headgate import ShardInfo
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
 from metrics import events
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 WRITER: ContextVar[str] = ContextVar("writer", default="")
 """The daemon that runs at present; empty: another program does."""
@@ -77,7 +77,7 @@ class LeadershipChecker:
         began = [entry for entry in found.entries if isinstance(entry, e.TermStarted)]
         expected = len(terms) + bool(began)
         if found.header.leader_epoch != expected or (began and [each.leader_epoch for each in began] != [expected]):
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"shard {shard}: chunk {found.header.number} of epoch {found.header.leader_epoch} "
                 f"after epoch {len(terms)}"
             )
@@ -86,7 +86,7 @@ class LeadershipChecker:
             terms.append(Term(began[0].instance, now_seconds))
         writer = WRITER.get()
         if self.knows_writers and writer != terms[-1].instance:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"shard {shard}: daemon {writer!r} wrote chunk {found.header.number} in the term of "
                 f"{terms[-1].instance!r}"
             )
@@ -95,7 +95,7 @@ class LeadershipChecker:
         lost_at = self.broker_lost_at.get(daemon, math.inf)
         if now_seconds - max(lost_at, self.thawed_at) > BEGIN_SECONDS:
             seconds = f"{now_seconds - lost_at:.1f} s after it lost the broker"
-            raise InvariantViolationError(f"daemon {daemon!r} begins a term of shard {shard}, {seconds}")
+            raise BrokenPromiseError(f"daemon {daemon!r} begins a term of shard {shard}, {seconds}")
 
     def transfer_ended(self, source: str, event: events.TransferEnded, *, calm: bool) -> None:
         """Note the end of a transfer. A complete one has made another daemon the leader (rule 4)."""
@@ -103,7 +103,7 @@ class LeadershipChecker:
         # With a slow disk, the term chunk is read before it is durable, and only then it is noted here.
         followed = not self.knows_writers or self.terms[event.shard][-1].instance != source
         if event.outcome == "completed" and not followed:
-            raise InvariantViolationError(f"shard {event.shard} was passed on by {source!r}, and no term has followed")
+            raise BrokenPromiseError(f"shard {event.shard} was passed on by {source!r}, and no term has followed")
         if calm and event.reason == "spread" and event.outcome == "completed":
             self._check_need(event.shard, source)
 
@@ -111,20 +111,18 @@ class LeadershipChecker:
         """Check a transfer that was reported as done (rule 4); ``epoch_before``: when it was asked for."""
         since = self.terms[shard][max(0, epoch_before - 1) :]
         if daemon not in {each.instance for each in since}:
-            raise InvariantViolationError(
-                f"shard {shard} was reported as transferred to {daemon!r}, which never led it"
-            )
+            raise BrokenPromiseError(f"shard {shard} was reported as transferred to {daemon!r}, which never led it")
 
     def check_description(self, described: Sequence[ShardInfo], counts: Sequence[int]) -> None:
         """Check what an operator reads about the leaders (rule 4). ``counts``: numbers of shards so far."""
         if [each.shard for each in described] not in [list(range(shards)) for shards in counts]:
-            raise InvariantViolationError(f"the cluster has {counts} shards and is described with {described}")
+            raise BrokenPromiseError(f"the cluster has {counts} shards and is described with {described}")
         for each in described:
             if each.daemon is None:
                 continue
             terms = self.terms.get(each.shard, [])
             if not 0 < each.leader_epoch <= len(terms) or terms[each.leader_epoch - 1].instance != each.daemon:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"daemon {each.daemon!r} is described as the leader of epoch {each.leader_epoch} of shard {each.shard}"
                 )
 
@@ -145,7 +143,7 @@ class LeadershipChecker:
         """
         older = [shard for shard, since in terms if since < lost_at]
         if older and now - lost_at > 1.2 * self.unreachable_seconds + 1:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"daemon {daemon!r} leads shards {older} without the broker for {now - lost_at:.1f} s"
             )
 
@@ -160,7 +158,7 @@ class LeadershipChecker:
         ):
             seen_before = since == self.started_at.get(target) and self.restarted_settled.get(target, False)
             if now_seconds - since < least_seconds and not (seen_before and now_seconds - since < VIEW_SECONDS):
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"shard {shard} moved from {source!r} to {target!r} to spread shards, {now_seconds - since:.1f} s "
                     "after the term or the daemon began"
                 )
@@ -171,7 +169,7 @@ class LeadershipChecker:
                 led = self._led_at(moment, moved)
                 if led[source] - led[target] > 1:
                     return
-        raise InvariantViolationError(
+        raise BrokenPromiseError(
             f"shard {shard} moved from {source!r} to {target!r} to spread shards, which were even: {dict(self._led_at(now_seconds, moved))}"
         )
 

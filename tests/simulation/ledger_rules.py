@@ -36,7 +36,7 @@ from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 from shard.subscriptions.gate import compute_gate, is_gated
 from shard.subscriptions.registration import default_order
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.holding_rules import HoldingRules
 from tests.simulation.producer_rules import ProducerRules
 from tests.support.worlds.one_shard import now_ms
@@ -106,11 +106,11 @@ class LedgerRules:
         before = None if known is None else (known.incarnation, known.client_id)
         before = self._replaced.pop((entry.subscription_id, entry.consumer), before)
         if before is not None and entry.incarnation < before[0]:
-            raise InvariantViolationError(f"{entry.consumer}: {instance} took the name of the newer {before}")
+            raise BrokenPromiseError(f"{entry.consumer}: {instance} took the name of the newer {before}")
         if instance == before and (known is None or entry.capacity == known.capacity):
-            raise InvariantViolationError(f"{entry.consumer}: {instance} replaced itself")
+            raise BrokenPromiseError(f"{entry.consumer}: {instance} replaced itself")
         if subscription.consumers.find_removed(entry.consumer, *instance) is not None:
-            raise InvariantViolationError(f"{entry.consumer}: {instance} came back after it was removed")
+            raise BrokenPromiseError(f"{entry.consumer}: {instance} came back after it was removed")
 
     def _check_removal(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
         self.holdings.removed(state, entry)
@@ -125,7 +125,7 @@ class LedgerRules:
     def _check_configuration(self, state: ShardState, entry: e.SubscriptionConfigured) -> None:
         known = state.subscriptions[entry.subscription_id]
         if known.type is not None and entry.subscription_type != known.type:
-            raise InvariantViolationError(f"{known.name}: its type {known.type} became {entry.subscription_type}")
+            raise BrokenPromiseError(f"{known.name}: its type {known.type} became {entry.subscription_type}")
         self._check_order(known.name, entry.subscription_type, entry.order)
 
     def _check_creation(self, state: ShardState, entry: e.SubscriptionCreated) -> None:
@@ -135,7 +135,7 @@ class LedgerRules:
 
     def _check_order(self, name: str, kind: e.SubscriptionType, order: e.Order) -> None:
         if order != default_order(kind) and name != self.unordered:
-            raise InvariantViolationError(f"{name}: the order of a {kind} became {order!r}")
+            raise BrokenPromiseError(f"{name}: the order of a {kind} became {order!r}")
 
     # Holders
 
@@ -145,14 +145,14 @@ class LedgerRules:
         for segment in entry.segments:
             end = layout.segments[segment].end_offset
             if end is None or subscription.position(segment) < end:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: segment {segment} counts as drained at {subscription.position(segment)} of {end}"
                 )
 
     def _check_release(self, state: ShardState, entry: e.SegmentReleased) -> None:
         subscription = state.subscriptions[entry.subscription_id]
         if self.calm and entry.reason == "timed_out":
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{subscription.name}: a consumer that runs did not confirm segment {entry.segment}"
             )
         self._check_wait(state.shard, subscription, f"segment {entry.segment}", entry.generation)
@@ -164,7 +164,7 @@ class LedgerRules:
             now = _now_seconds()
             waited = now - max(revoked_at, self._term_began.get(shard, 0.0))
             if waited > self.revoke_seconds + RELEASE_SECONDS and now - self.thawed_at > RELEASE_SECONDS:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: {what} was revoked, and released only after {waited:.0f} s"
                 )
 
@@ -178,19 +178,19 @@ class LedgerRules:
         layout = state.topics_by_id[entry.topic_id].layout
         gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
         if entry.segment in gate.retired:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{subscription.name}: segment {entry.segment} of {holder} is revoked instead of released"
             )
         if subscription.balance == "count" and entry.segment in gate.grantable:
             problem = needless_move(subscription, len(gate.grantable), holder)
             if problem is not None:
-                raise InvariantViolationError(f"{subscription.name}: segment {entry.segment} moves: {problem}")
+                raise BrokenPromiseError(f"{subscription.name}: segment {entry.segment} moves: {problem}")
 
     @staticmethod
     def _check_weights(state: ShardState, entry: e.SegmentWeightsSet) -> None:
         if light := {segment: weight for segment, weight in entry.weights.items() if weight < LEAST_WEIGHT}:
             name = state.subscriptions[entry.subscription_id].name
-            raise InvariantViolationError(f"{name}: idle segments have weights of their own: {light}")
+            raise BrokenPromiseError(f"{name}: idle segments have weights of their own: {light}")
 
     def _record_release(self, state: ShardState, entry: e.SegmentReleased) -> None:
         self._check_release(state, entry)
@@ -217,19 +217,19 @@ class LedgerRules:
         self._sealed.update({(entry.topic_id, parent): _now_seconds() for parent in parents})
         for child in topic.layout.segments[parents[0]].children:
             if sorted(topic.layout.segments[child].parents) != parents:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{topic.name}: segment {child} has the parents {topic.layout.segments[child].parents}, not {parents}"
                 )
         ranges = [(each.first_hash, each.last_hash) for each in topic.layout.active()]
         _check_tiling(topic.name, ranges, SEGMENT_HASHES)
         if len(topic.layout.segments) > self.most_segments:
-            raise InvariantViolationError(f"{topic.name}: it has {len(topic.layout.segments)} segments")
+            raise BrokenPromiseError(f"{topic.name}: it has {len(topic.layout.segments)} segments")
         if isinstance(entry, e.SegmentSplit) and entry.reason:
             for subscription in topic.subscriptions.values():
                 if subscription.type == "STREAM" and subscription.consumers:
                     deep = _undrained_generations(topic.layout, subscription, entry.segment)
                     if deep >= MAX_UNDRAINED_DEPTH:
-                        raise InvariantViolationError(
+                        raise BrokenPromiseError(
                             f"{topic.name}: segment {entry.segment} is split behind {deep} generations"
                         )
 
@@ -240,10 +240,10 @@ class LedgerRules:
         for segment in created:
             _check_imported(topic, segment, isinstance(entry, e.LayoutExtended))
         if active := [each.label for each in known.values() if each.children and each.state is SegmentState.ACTIVE]:
-            raise InvariantViolationError(f"{topic.name}: {active} are active, and have children")
+            raise BrokenPromiseError(f"{topic.name}: {active} are active, and have children")
         labels = [each.label for each in known.values()]
         if len(set(labels)) < len(labels):
-            raise InvariantViolationError(f"{topic.name}: two segments have one name: {labels}")
+            raise BrokenPromiseError(f"{topic.name}: two segments have one name: {labels}")
         if topic.external.hash_bits:
             ranges = [parse_hashes(topic.external.hashes.get(each.segment_id)) for each in topic.layout.active()]
             _check_tiling(topic.name, [each for each in ranges if each is not None], 1 << topic.external.hash_bits)
@@ -259,14 +259,14 @@ class LedgerRules:
             stored_bytes = sum(tail.size_bytes for tail in topic.tails.values())
             too_large = self.max_bytes is not None and stored_bytes > self.max_bytes
             if not too_large and (self.max_age_ms is None or age_ms < self.max_age_ms):
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{topic.name}: segment {segment} was pruned {age_ms:.0f} ms after it was sealed"
                 )
 
     def _check_data_deletion(self, state: ShardState, entry: e.DataDeleted) -> None:
         topic = state.topics_by_id.get(entry.topic_id)
         if topic is not None and (left := set(entry.segments) & set(topic.layout.segments)):
-            raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
+            raise BrokenPromiseError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
 
     # Positions
 
@@ -274,7 +274,7 @@ class LedgerRules:
         self.holdings.check_acknowledgement(state, entry)
         subscription = state.subscriptions[entry.subscription_id]
         if subscription.type == "STREAM" and (partial := [each for each in entry.ranges if each.first_offset]):
-            raise InvariantViolationError(f"{subscription.name}: a STREAM has acknowledged only {partial[0]}")
+            raise BrokenPromiseError(f"{subscription.name}: a STREAM has acknowledged only {partial[0]}")
 
     def _check_positions(self, state: ShardState, entry: e.SubscriptionCreated | e.SubscriptionSeek) -> None:
         subscription = state.subscriptions[entry.subscription_id]
@@ -283,7 +283,7 @@ class LedgerRules:
             return
         for segment, position in entry.positions.items():
             if position > topic.tails[segment].next_offset:
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"{subscription.name}: position {position} of segment {segment} is beyond {topic.tails[segment]}"
                 )
         if is_gated(subscription.type, subscription.order):
@@ -300,10 +300,10 @@ class LedgerRules:
     def check_deletion(self, shard: int, number: int, entries: Iterable[e.AnyEntry], at_ms: int) -> None:
         """Check the deletion of a chunk with these entries."""
         if any(isinstance(entry, e.TermStarted) for entry in entries):
-            raise InvariantViolationError(f"chunk {number} of shard {shard} is the first of a term, and was deleted")
+            raise BrokenPromiseError(f"chunk {number} of shard {shard} is the first of a term, and was deleted")
         through = self._compacted_long_enough(shard, at_ms)
         if number > through:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"chunk {number} of shard {shard} was deleted, and those up to {through} are compacted long enough"
             )
 
@@ -312,7 +312,7 @@ class LedgerRules:
         # A leader that was frozen writes a chunk that it began before.
         through = self._compacted_long_enough(state.shard, max(state.at_ms, now_ms()))
         if entry.below > through:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"shard {state.shard} was trimmed below {entry.below}, and chunks up to {through} are compacted long enough"
             )
 
@@ -371,14 +371,12 @@ def check_seek(
         elif right is None and move.segment in behind:
             right = 0
         if move.to_offset != right:
-            raise InvariantViolationError(f"{subscription.name}: a seek to {wanted} moved {move}")
+            raise BrokenPromiseError(f"{subscription.name}: a seek to {wanted} moved {move}")
     if wanted.get("to") == "latest":
         for segment in before.segments.values():
             is_known = segment.segment_id in layout.segments
             if is_known and subscription.position(segment.segment_id) < (segment.end_offset or 0):
-                raise InvariantViolationError(
-                    f"{subscription.name}: {segment} has unread records after a seek to latest"
-                )
+                raise BrokenPromiseError(f"{subscription.name}: {segment} has unread records after a seek to latest")
 
 
 def _check_nothing_skipped(subscription: Subscription, topic: Topic) -> None:
@@ -387,7 +385,7 @@ def _check_nothing_skipped(subscription: Subscription, topic: Topic) -> None:
         if position > 0 and segment in layout.segments:
             for ancestor in layout.ancestors(segment):
                 if subscription.position(ancestor) < topic.tails[ancestor].next_offset:
-                    raise InvariantViolationError(
+                    raise BrokenPromiseError(
                         f"{subscription.name}: segment {segment} is at {position}, "
                         f"and its ancestor {ancestor} at {subscription.position(ancestor)} of {topic.tails[ancestor]}"
                     )
@@ -398,17 +396,17 @@ def _check_imported(topic: Topic, segment: e.ImportedSegment, update: bool) -> N
     assert topic.external is not None
     hashes = parse_hashes(segment.hashes)
     if (hashes is None) != (topic.external.hash_bits == 0):
-        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} has the hashes {hashes}")
+        raise BrokenPromiseError(f"{topic.name}: segment {segment.label!r} has the hashes {hashes}")
     if hashes is None:
         return
     found = [parse_hashes(topic.external.hashes.get(parent)) for parent in segment.parents]
     parents = [each for each in found if each is not None]
     if update and not parents:
-        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} is new, and has no parents")
+        raise BrokenPromiseError(f"{topic.name}: segment {segment.label!r} is new, and has no parents")
     apart = [each for each in parents if each[1] < hashes[0] or each[0] > hashes[1]]
     covered = sum(min(each[1], hashes[1]) - max(each[0], hashes[0]) + 1 for each in parents if each not in apart)
     if apart or (parents and covered < hashes[1] - hashes[0] + 1):
-        raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} has {hashes}, its parents {parents}")
+        raise BrokenPromiseError(f"{topic.name}: segment {segment.label!r} has {hashes}, its parents {parents}")
 
 
 def _undrained_generations(layout: Layout, subscription: Subscription, segment: int) -> int:
@@ -424,10 +422,10 @@ def _check_tiling(topic: str, ranges: Iterable[tuple[int, int]], hashes: int) ->
     expected = 0
     for first, last in sorted(ranges):
         if first != expected:
-            raise InvariantViolationError(f"{topic}: hash {min(first, expected)} has no active segment, or two")
+            raise BrokenPromiseError(f"{topic}: hash {min(first, expected)} has no active segment, or two")
         expected = last + 1
     if expected != hashes:
-        raise InvariantViolationError(f"{topic}: hash {expected} has no active segment")
+        raise BrokenPromiseError(f"{topic}: hash {expected} has no active segment")
 
 
 def _now_seconds() -> float:

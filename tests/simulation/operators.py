@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headgate import Admin, Delivery
 from headgate.errors import HeadgateError
 from tests.simulation.assignment_checker import uneven
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.leadership_checker import unevenness
 from tests.simulation.simulated_daemon import SPREAD, SimulatedDaemon
 
@@ -101,7 +101,7 @@ class Operators:
         except HeadgateError as error:
             # All leaders may change again and again while the daemons are restarted.
             if self._world.plan.calm and not restarting and not self._restarting:
-                raise InvariantViolationError(f"the cluster is not described in a calm world: {error}") from error
+                raise BrokenPromiseError(f"the cluster is not described in a calm world: {error}") from error
             self._world.log("admin", "describe the cluster", f"failed: {error}")
         else:
             self._world.log("admin", "describe the cluster", "complete" if found.complete else "incomplete")
@@ -166,7 +166,7 @@ class Operators:
                 if each.leader is not None and each.leader.timers.began_at < lost_at
             ]
             if world.plan.cuts_only and older and world.daemons == before and (takers := self._takers(daemon, lost_at)):
-                raise InvariantViolationError(
+                raise BrokenPromiseError(
                     f"daemon {daemon.name!r} has lost the broker and leads shards {older}, and {takers} could"
                 )
             await asyncio.sleep(CUT_SECONDS - GIVEN_AWAY_SECONDS)
@@ -189,7 +189,7 @@ class Operators:
         deadline = loop.time() + ASSIGNED_SECONDS
         while (problem := self._wrong_assignment()) is not None:
             if loop.time() > deadline:
-                raise InvariantViolationError(f"{ASSIGNED_SECONDS:g} s after all faults ended, {problem}")
+                raise BrokenPromiseError(f"{ASSIGNED_SECONDS:g} s after all faults ended, {problem}")
             await asyncio.sleep(1)
 
     async def check_spread(self) -> None:
@@ -199,14 +199,14 @@ class Operators:
         began = loop.time()
         while (problem := self._unevenness()) is not None:
             if loop.time() - began > EVEN_SECONDS:
-                raise InvariantViolationError(f"{EVEN_SECONDS:g} s after all faults ended, {problem}")
+                raise BrokenPromiseError(f"{EVEN_SECONDS:g} s after all faults ended, {problem}")
             await asyncio.sleep(1)
         if not self._world.plan.clustered:
             return
         epochs = self._epochs()
         await asyncio.sleep(STABLE_SECONDS)
         if moved := [shard for shard, epoch in self._epochs().items() if epoch != epochs[shard]]:
-            raise InvariantViolationError(f"shards {moved} were even, had leaders, and changed them")
+            raise BrokenPromiseError(f"shards {moved} were even, had leaders, and changed them")
         for daemon in self._world.daemons:
             daemon.check_standby_memory()
             self._check_successors(daemon)
@@ -217,12 +217,12 @@ class Operators:
             queue = leader.elections.queue(shard)
             for first in leader.spreader.decided.successors[shard][:1]:
                 if queue is None or queue.next != first:
-                    raise InvariantViolationError(f"{queue} of shard {shard}: its first successor is {first!r}")
+                    raise BrokenPromiseError(f"{queue} of shard {shard}: its first successor is {first!r}")
                 follower = next(each for each in self._world.daemons if each.name == first).controllers[shard].follower
                 # It reads again within a minute what it could not read before.
                 is_due = self._world.standby_bytes >= AMPLE_BYTES and follower.fault is None
                 if is_due and not (follower.keeps_state and follower.state.chunk):
-                    raise InvariantViolationError(f"daemon {first!r} is next for shard {shard} without its state")
+                    raise BrokenPromiseError(f"daemon {first!r} is next for shard {shard} without its state")
 
     async def watch_maintenance(self) -> None:
         """Check in a calm world that daemons in maintenance are emptied, and stay empty."""
@@ -237,7 +237,7 @@ class Operators:
             for name, began in present:
                 throughout = seen.get((name, began), set()) & others
                 if throughout and live[name].led:
-                    raise InvariantViolationError(
+                    raise BrokenPromiseError(
                         f"daemon {name!r} is in maintenance and leads shards {live[name].led}, and "
                         f"{sorted(daemon for daemon, _ in throughout)} could"
                     )
@@ -248,12 +248,12 @@ class Operators:
         try:
             record = await delivery
         except HeadgateError as error:
-            raise InvariantViolationError(f"a send failed in a calm world: {error}") from error
+            raise BrokenPromiseError(f"a send failed in a calm world: {error}") from error
         seconds = asyncio.get_running_loop().time() - began
         leadership = self._world.checker.leadership
         leadership.slowest_send_seconds = max(leadership.slowest_send_seconds, seconds)
         if seconds > SLOWEST_SEND_SECONDS:
-            raise InvariantViolationError(f"a send took {seconds:.2f} s in a calm world: {record}")
+            raise BrokenPromiseError(f"a send took {seconds:.2f} s in a calm world: {record}")
 
     # Parts
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from headgate import Admin, ConsumedRecord, Consumer
 from headgate.errors import FencedError, HeadgateError, NoLeaderError
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.queue_program import WorkerEndedError, until_done
 
@@ -100,7 +100,7 @@ class ParkingProgram:
         """Rule 1. A device's record may be stored twice, so one that was processed may come again."""
         known, counter = self._processed.setdefault(record.key, set()), int(record.value)
         if self._ordered and counter not in known and known and counter < max(known):
-            raise InvariantViolationError(f"{PARKED}: {record.key!r} #{counter} is processed after #{max(known)}")
+            raise BrokenPromiseError(f"{PARKED}: {record.key!r} #{counter} is processed after #{max(known)}")
         self.resumed += bool(record.parked_number) and counter not in known
         known.add(counter)
 
@@ -128,13 +128,13 @@ class ParkingProgram:
         )
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless the rules hold at the end."""
+        """Raise BrokenPromiseError unless the rules hold at the end."""
         if not self.is_settled:
-            raise InvariantViolationError(f"{PARKED}: not every record is acknowledged and resumed")
+            raise BrokenPromiseError(f"{PARKED}: not every record is acknowledged and resumed")
         checker = self._world.checker
         for each in checker.stored[MAIN_TOPIC]:
             if int(each.value) not in self._processed.get(each.key, set()):
-                raise InvariantViolationError(f"{PARKED}: {each.key!r} {each.value!r} was not processed")
+                raise BrokenPromiseError(f"{PARKED}: {each.key!r} {each.value!r} was not processed")
         stored = Counter((each.key, each.value) for each in checker.stored[MAIN_TOPIC])
         parked: Counter[tuple[bytes, bytes]] = Counter()
         newest: dict[bytes, int] = {}
@@ -142,8 +142,8 @@ class ParkingProgram:
             content, counter = (each.key, each.value), int(each.value)
             parked[content] += 1
             if parked[content] > stored[content]:
-                raise InvariantViolationError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} more than once")
+                raise BrokenPromiseError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} more than once")
             # A device's record that is stored again follows later ones there, and therefore here.
             if self._ordered and stored[content] == 1 and counter < newest.get(each.key, -1):
-                raise InvariantViolationError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} after a later one")
+                raise BrokenPromiseError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} after a later one")
             newest[each.key] = max(counter, newest.get(each.key, -1))

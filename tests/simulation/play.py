@@ -45,7 +45,7 @@ def play(
     switched on or off before a publication of a device.
     ``chunks``: how chunks are encoded and decoded, by default as the plan says.
 
-    Raises InvariantViolationError, or what a bug raised, with the end of the run's story as a note.
+    Raises BrokenPromiseError, or what a bug raised, with the end of the run's story as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     drifts = any(step.operation == "clock_drift" for step in plan.steps)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 
 @dataclass
@@ -51,15 +51,15 @@ class ProducerRules:
         surplus = None if self.most is None else len(known) - self.most
         for producer_id in producer_ids:
             if producer_id not in known:
-                raise InvariantViolationError(f"producer {producer_id} is forgotten, and it is not an anonymous one")
+                raise BrokenPromiseError(f"producer {producer_id} is forgotten, and it is not an anonymous one")
             is_idle = now - known[producer_id] + too_high_seconds + self.chunk_seconds >= self.idle_seconds
             if surplus is not None and not is_idle:
                 if surplus <= 0:
-                    raise InvariantViolationError(
+                    raise BrokenPromiseError(
                         f"producer {producer_id} of shard {shard} is forgotten, and {len(known)} are not too many"
                     )
                 if producer_id != (oldest := next(iter(known))):
-                    raise InvariantViolationError(
+                    raise BrokenPromiseError(
                         f"producer {producer_id} of shard {shard} is forgotten before {oldest}, which was used earlier"
                     )
             if surplus is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headgate import Admin, ConsumedRecord, Consumer
 from headgate.errors import FencedError, HeadgateError, NoLeaderError
 from headgate.model import entries as e
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class QueueProgram:
         self._world.checker.handled(MAIN_TOPIC, WORK, *key)
         unseen = max(0, self._lost_workers() - self._cuts)
         if not self._failed[key] < record.delivery_count <= self._begun[key] + unseen:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"{WORK}: number {record.delivery_count} of {key} is delivery {self._begun[key]}, and "
                 f"{self._failed[key]} have failed"
             )
@@ -174,15 +174,15 @@ class QueueProgram:
         return queue is not None and all(queue.position(each) >= tail.next_offset for each, tail in topic.tails.items())
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless each record was processed, or is in the dead-letter topic once."""
+        """Raise BrokenPromiseError unless each record was processed, or is in the dead-letter topic once."""
         if not self.is_settled:
-            raise InvariantViolationError(f"{WORK}: not every record is acknowledged")
+            raise BrokenPromiseError(f"{WORK}: not every record is acknowledged")
         records = self._world.checker.stored
         dead, stored = (Counter((each.key, each.value) for each in records[at]) for at in (GRAVEYARD, MAIN_TOPIC))
         left = (each for each in records[MAIN_TOPIC] if (each.segment, each.offset) not in self._processed)
         lost = Counter((each.key, each.value) for each in left)
         for record, times in dead.items():
             if times > stored[record]:
-                raise InvariantViolationError(f"{WORK}: {record} is {times} times in {GRAVEYARD}")
+                raise BrokenPromiseError(f"{WORK}: {record} is {times} times in {GRAVEYARD}")
         if missing := lost - dead:
-            raise InvariantViolationError(f"{WORK}: {min(missing)} was not processed, and is not in {GRAVEYARD}")
+            raise BrokenPromiseError(f"{WORK}: {min(missing)} was not processed, and is not in {GRAVEYARD}")

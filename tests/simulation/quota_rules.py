@@ -17,7 +17,7 @@ from headgate.protocol.codec import user_of
 from metrics.label_values import Quota
 from shard.access.quotas import Limits, count_of
 from shard.state.shard_state import ShardState
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 
 OBJECTS: Final[tuple[Quota, ...]] = ("topics", "segments", "subscriptions", "consumers", "producers")
 _REFUSAL: Final = re.compile(r"user (\S+) has (\d+) (\w+) on this shard, and its quota (\w+) is (\d+): .+")
@@ -43,9 +43,9 @@ class QuotaRules:
                 place = state.shard, user, quota
                 before = self._counts.get(place, 0)
                 if count > max(before, limits.of(quota)) and not isinstance(entry, e.SegmentRolled):
-                    raise InvariantViolationError(f"{user} has {count} {quota}, above {limits.of(quota)}: {entry}")
+                    raise BrokenPromiseError(f"{user} has {count} {quota}, above {limits.of(quota)}: {entry}")
                 if (kept := count_of(state, user, quota)) != count:
-                    raise InvariantViolationError(f"{user} has {count} {quota}, and the leader counts {kept}")
+                    raise BrokenPromiseError(f"{user} has {count} {quota}, and the leader counts {kept}")
                 self._counts[place] = count
                 for seen in self._asking:
                     fewest, most = seen.get(place, (before, before))
@@ -70,14 +70,14 @@ class QuotaRules:
             or quota is None
             or (named[1] != user and (quota != "segments" or named[1] not in self.limits))
         ):
-            raise InvariantViolationError(f"{user} was refused, and not by a quota of who has to pay: {reason}")
+            raise BrokenPromiseError(f"{user} was refused, and not by a quota of who has to pay: {reason}")
         user = named[1]  # The owner of a topic pays for its segments.
         found, limit = int(named[2]), self.limits[user].of(quota)
         had = [span for (_, who, what), span in seen.items() if (who, what) == (user, quota)]
         if int(named[5]) != limit or found + (asked if quota == "segments" else 1) <= limit:
-            raise InvariantViolationError(f"{user} was refused below its quota {quota} of {limit}: {reason}")
+            raise BrokenPromiseError(f"{user} was refused below its quota {quota} of {limit}: {reason}")
         if not any(fewest <= found <= most for fewest, most in had or [(0, 0)]):
-            raise InvariantViolationError(f"{user} had {had} {quota}, by shards, and was refused: {reason}")
+            raise BrokenPromiseError(f"{user} had {had} {quota}, by shards, and was refused: {reason}")
 
 
 def counted(state: ShardState, user: str) -> dict[Quota, int]:

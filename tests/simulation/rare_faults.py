@@ -227,7 +227,7 @@ class RareFaults:
         return self.programs.is_settled and (self.external is None or self.external.is_settled)
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless `is_settled`, and for a record that had to be refused."""
+        """Raise BrokenPromiseError unless `is_settled`, and for a record that had to be refused."""
         self.programs.check()
         if self.external is not None:
             self.external.check()

@@ -43,7 +43,7 @@ from headgate.errors import (
 from headgate.protocol import codec
 from headgate.protocol.replies import AssignmentChanged, Committed, ProducerIdentity
 from headgate.protocol.requests import ProduceBatch
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.growth_program import GrowthProgram
 from tests.simulation.hotspot_program import HotspotProgram
@@ -162,9 +162,9 @@ class RarePrograms:
         return not self._waiting and all(each.is_settled for each in self._handlers)
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless `is_settled`."""
+        """Raise BrokenPromiseError unless `is_settled`."""
         if self._waiting:
-            raise InvariantViolationError(f"{sorted(self._waiting)} never sent a record, although all faults ended")
+            raise BrokenPromiseError(f"{sorted(self._waiting)} never sent a record, although all faults ended")
         for each in self._handlers:
             each.check()
 

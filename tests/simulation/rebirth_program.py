@@ -35,7 +35,7 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.model.headers import origin_of
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.queue_program import until_done
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class RebirthProgram:
                 pass
             except RequestRejectedError as error:
                 if isinstance(error, OtherHistoryError):
-                    raise InvariantViolationError(f"{name}: no ledger was put back, and {error}") from error
+                    raise BrokenPromiseError(f"{name}: no ledger was put back, and {error}") from error
                 if isinstance(error, PositionOutOfRangeError) and rng.random() < 0.1:
                     self._positions = None
                 self._world.log(name, "ends", str(error))
@@ -198,7 +198,7 @@ class RebirthProgram:
         if name == "own":
             at = life, record.segment
             if record.offset > self._read_to[at]:
-                raise InvariantViolationError(f"{name}: life {life} is read to {self._read_to[at]}, then {record}")
+                raise BrokenPromiseError(f"{name}: life {life} is read to {self._read_to[at]}, then {record}")
             self._read_to[at], self._positions = max(self._read_to[at], record.offset + 1), consumer.positions
             return
         fate, fails = zlib.crc32(record.value) % 100, (name, record.value) not in self._failed
@@ -214,7 +214,7 @@ class RebirthProgram:
         await asyncio.sleep(rng.choice([0, 0, 0.2]))
         if name == "stream" and record.value not in self._processed[name]:
             if place < self._last.get((life, record.key), -1):
-                raise InvariantViolationError(f"{name}: {record} is processed after a later one")
+                raise BrokenPromiseError(f"{name}: {record} is processed after a later one")
             self._last[life, record.key] = place
         self._processed[name].add(record.value)
         await consumer.acknowledge(record)
@@ -223,7 +223,7 @@ class RebirthProgram:
         stored = self._world.checker.stored[PHOENIX]
         for place in range(len(self._places), len(stored)):
             if stored[place].value in self._places:
-                raise InvariantViolationError(f"{stored[place]} is stored twice")
+                raise BrokenPromiseError(f"{stored[place]} is stored twice")
             self._places[stored[place].value] = stored[place].topic_id, place
         return self._places[value]
 
@@ -247,9 +247,9 @@ class RebirthProgram:
         )
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless the rules hold at the end."""
+        """Raise BrokenPromiseError unless the rules hold at the end."""
         if not self.is_settled or (topic := self._topic) is None:
-            raise InvariantViolationError(f"{PHOENIX}: not every record of its last life is acknowledged")
+            raise BrokenPromiseError(f"{PHOENIX}: not every record of its last life is acknowledged")
         self._check_ledger()
         letters: Counter[tuple[int, str, bytes]] = Counter()
         for each in self._world.checker.stored[ASHES]:
@@ -257,13 +257,13 @@ class RebirthProgram:
             assert origin is not None, each
             letters[each.topic_id, origin.subscription, each.value] += 1
         if twice := [letter for letter, times in letters.items() if times > 1]:
-            raise InvariantViolationError(f"{twice[:3]} are in {ASHES} more than once")
+            raise BrokenPromiseError(f"{twice[:3]} are in {ASHES} more than once")
         processed = self._processed["queue"] | {value for _, name, value in letters if name == "queue"}
         lost_keys = self._parked if self.lives[ASHES] else set()
         for each in self._world.checker.stored[PHOENIX]:
             left = each.value not in self._processed["stream"] and each.key not in lost_keys
             if each.topic_id == topic.topic_id and (left or each.value not in processed):
-                raise InvariantViolationError(f"{'stream' if left else 'queue'}: {each} was not processed")
+                raise BrokenPromiseError(f"{'stream' if left else 'queue'}: {each} was not processed")
 
     def _check_ledger(self) -> None:
         """Check rules 1 and 2."""
@@ -272,8 +272,8 @@ class RebirthProgram:
             self._place(each.value)
             if each.key == NAMED:
                 if int(each.value.partition(b"/")[2]) != numbers[each.topic_id]:
-                    raise InvariantViolationError(f"{each} follows #{numbers[each.topic_id] - 1} of its life")
+                    raise BrokenPromiseError(f"{each} follows #{numbers[each.topic_id] - 1} of its life")
                 numbers[each.topic_id] += 1
         for value, is_stored in self._outcomes.items():
             if is_stored != (value in self._places):
-                raise InvariantViolationError(f"{value!r} was reported as {'' if is_stored else 'not '}stored")
+                raise BrokenPromiseError(f"{value!r} was reported as {'' if is_stored else 'not '}stored")

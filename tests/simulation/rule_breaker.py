@@ -22,7 +22,7 @@ from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, MAX_RECORD_
 from shard.state.producers import WINDOW
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.external_program import SUBSCRIPTION as EXTERNAL_SUBSCRIPTION
 from tests.simulation.external_program import TOPIC as EXTERNAL_TOPIC
 from tests.simulation.rebirth_program import PHOENIX
@@ -103,7 +103,7 @@ class RuleBreaker:
     def check(self, keys: Collection[tuple[str, bytes]]) -> None:
         """Check at the end of a run that no forbidden record is stored; ``keys``: (topic, key) of those that are."""
         if found := [topic for topic, key in keys if key == FORBIDDEN_KEY]:
-            raise InvariantViolationError(f"records are stored in {found} that the leader had to refuse")
+            raise BrokenPromiseError(f"records are stored in {found} that the leader had to refuse")
 
     # Batches
 
@@ -139,7 +139,7 @@ class RuleBreaker:
         repeated = await self._ask(first)
         self._repeated = True
         if repeated is not None and isinstance(repeated.body, Committed) and repeated.body.placements is not None:
-            raise InvariantViolationError("a batch older than the window was stored again")
+            raise BrokenPromiseError("a batch older than the window was stored again")
         await self._too_many(await self._open())
 
     async def _too_many(self, identity: ProducerIdentity | None) -> None:
@@ -212,7 +212,7 @@ class RuleBreaker:
     ) -> None:
         reply = await self._ask(self._acknowledgement(subscription, consumer, incarnation, acknowledgement))
         if reply is not None and isinstance(reply.body, Acknowledged) and not reply.body.rejected:
-            raise InvariantViolationError(f"{subscription.name}: {what}: {acknowledgement} of {consumer} counts")
+            raise BrokenPromiseError(f"{subscription.name}: {what}: {acknowledgement} of {consumer} counts")
 
     # Consumers
 
@@ -261,9 +261,9 @@ class RuleBreaker:
                 subscription = self._state().topics[self._topic].subscriptions["alarms"]
                 known = subscription.consumers.get(body.consumer)
                 if known is not None and known.incarnation == body.incarnation and known.capacity != changed.capacity:
-                    raise InvariantViolationError(f"a consumer returned with capacity 300, and has {known.capacity}")
+                    raise BrokenPromiseError(f"a consumer returned with capacity 300, and has {known.capacity}")
                 if subscription.balance != "count":
-                    raise InvariantViolationError("a returning consumer changed the balance")
+                    raise BrokenPromiseError("a returning consumer changed the balance")
             body = await self._replace(body)
         await self._ask(self._leaving(body))
 
@@ -272,7 +272,7 @@ class RuleBreaker:
         newer = msgspec.structs.replace(body, incarnation=next(self._request_ids))
         reply = await self._ask(newer)
         if reply is not None and isinstance(reply.body, Rejected) and reply.body.verdict == "fenced":
-            raise InvariantViolationError(f"a consumer that was started again was refused: {reply.body.reason}")
+            raise BrokenPromiseError(f"a consumer that was started again was refused: {reply.body.reason}")
         return newer
 
     async def _external_consumers(self) -> None:
@@ -286,7 +286,7 @@ class RuleBreaker:
         )
         reply = await self._ask(own)
         if reply is not None and isinstance(reply.body, Rejected) and reply.body.verdict == "out_of_range":
-            raise InvariantViolationError(f"positions of an external topic were judged: {reply.body.reason}")
+            raise BrokenPromiseError(f"positions of an external topic were judged: {reply.body.reason}")
         await self._ask(self._leaving(own))
         for wanted in WRONG_SEEKS:
             seek = requests.SeekSubscription(
@@ -383,7 +383,7 @@ class RuleBreaker:
         if reply is None:
             return
         if not isinstance(reply.body, Rejected):
-            raise InvariantViolationError(f"{what} was not refused: {reply.body}")
+            raise BrokenPromiseError(f"{what} was not refused: {reply.body}")
         self._log("rule breaker", what, reply.body.verdict)
         self.refused += reply.body.verdict not in {"not_leader", "unavailable", "quota_exceeded"}
 

@@ -41,7 +41,7 @@ from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from shard.state.ledger_time import SteadyClock
 from shard.state.shard_state import ShardState
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.leadership_checker import SETTLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers
 from tests.simulation.situations import situation_of
@@ -156,7 +156,7 @@ class SimulatedDaemon:
             checker = self.simulation.checker
             try:
                 checker.leadership.transfer_ended(self.name, event, calm=checker.calm)
-            except InvariantViolationError as error:
+            except BrokenPromiseError as error:
                 self.simulation.fail(error)
             if event.reason == "spread":
                 self._check_spread(event)
@@ -177,11 +177,11 @@ class SimulatedDaemon:
         transfers = [(each.shard, each.transfer) for each in self.controllers if each.transfer is not None]
         others = [shard for shard, transfer in transfers if transfer.reason == "spread"]
         if others and self.simulation.plan.calm and not leadership.has_just_started(self.name, now):
-            self.simulation.fail(InvariantViolationError(f"daemon {self.name!r} also spreads {others} at a time"))
+            self.simulation.fail(BrokenPromiseError(f"daemon {self.name!r} also spreads {others} at a time"))
         fixed = self.simulation.zookeeper.service_state.fixed.get(event.shard)
         if event.outcome == "completed" and fixed is not None and fixed is self.zookeeper_client.session:
             problem = f"shard {event.shard}, which an operator wants at daemon {self.name!r}, is spread"
-            self.simulation.fail(InvariantViolationError(problem))
+            self.simulation.fail(BrokenPromiseError(problem))
 
     def check_terms_end(self, lost_at: float) -> None:
         """Check that its terms end without the broker, which it has not reached since ``lost_at``."""
@@ -216,7 +216,7 @@ class SimulatedDaemon:
         kept = [each.follower.state for each in followed if each.leader is None and each.follower.keeps_state]
         kept_bytes = sum(estimated_bytes(state) for state in kept if state.chunk)
         if kept_bytes > self.simulation.standby_bytes:
-            raise InvariantViolationError(
+            raise BrokenPromiseError(
                 f"daemon {self.name!r} keeps {kept_bytes} bytes of states, above {self.simulation.standby_bytes}"
             )
 

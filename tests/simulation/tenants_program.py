@@ -16,7 +16,7 @@ from headgate import Admin, Consumer, Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
 from shard.access.quotas import UNLIMITED, Limits
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.queue_program import until_done
 from tests.simulation.quota_rules import counted
 
@@ -67,12 +67,12 @@ class TenantsProgram:
         return all(each.done() for each in self._running)
 
     def check(self) -> None:
-        """Raise InvariantViolationError unless the tenants have nothing but producers."""
+        """Raise BrokenPromiseError unless the tenants have nothing but producers."""
         for state in self._world.checker.states.values():
             for tenant in TENANTS:
                 left = {quota: count for quota, count in counted(state, tenant).items() if count}
                 if not self.is_settled or left.keys() - {"producers"}:
-                    raise InvariantViolationError(f"{tenant} has ended everything, and has {left}")
+                    raise BrokenPromiseError(f"{tenant} has ended everything, and has {left}")
 
 
 class _Tenant:

@@ -9,7 +9,7 @@ import pytest
 from drain.backlog.merge import StateRow
 from drain.protocol import DrainQuery
 from tests.simulation.backlog_checker import BacklogChecker
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.plan import plan_of
 from tests.simulation.play import play
 from tests.simulation.test_invariant_checker import CheckedLedger
@@ -39,13 +39,13 @@ async def test_a_wrong_count_of_a_segment_is_found(ledger: CheckedLedger, wrong:
         return replace(row, **wrong) if (row.subscription_id, row.segment) == (None, 0) else row
 
     known[0] = tuple(map(changed, known[0]))
-    with pytest.raises(InvariantViolationError, match="segment 0 is counted as"):
+    with pytest.raises(BrokenPromiseError, match="segment 0 is counted as"):
         drained(ledger)
 
 
 @pytest.mark.simulation
 def test_a_wrong_count_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader takes an error of a drain check for one of Spark, and asks again."""
-    monkeypatch.setattr(BacklogChecker, "_compare", Mock(side_effect=InvariantViolationError("counted wrongly")))
-    with pytest.raises(InvariantViolationError, match="counted wrongly"):
+    monkeypatch.setattr(BacklogChecker, "_compare", Mock(side_effect=BrokenPromiseError("counted wrongly")))
+    with pytest.raises(BrokenPromiseError, match="counted wrongly"):
         play(plan_of(2))

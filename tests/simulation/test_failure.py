@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.failure import SALTS, Failure, shrunk
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.plan import Plan, plan_of
@@ -12,7 +12,7 @@ NEEDED = {PLAN.parts[1], "devices"}
 
 
 def failed(plan: Plan, text: str = "key b'a' #3 stored after #4") -> Failure:
-    return Failure(plan, InvariantViolationError(text), InvariantChecker())
+    return Failure(plan, BrokenPromiseError(text), InvariantChecker())
 
 
 def silent(_: str) -> None:
@@ -33,11 +33,11 @@ def test_another_failure_does_not_count() -> None:
 
 
 def test_values_do_not_distinguish_failures_and_the_text_between_them_does() -> None:
-    group = BaseExceptionGroup("a group", [OSError("x"), InvariantViolationError("key b'z' #77 stored after #1")])
+    group = BaseExceptionGroup("a group", [OSError("x"), BrokenPromiseError("key b'z' #77 stored after #1")])
 
     assert failed(PLAN).kind == Failure(PLAN, group, InvariantChecker()).kind
     failure = failed(PLAN, "daemon 'd1' leads shards [2], and {'d2'} could: b'a/1' of 'd3'")
-    assert failure.kind == "InvariantViolationError: daemon # leads shards #, and # could: # of #"
+    assert failure.kind == "BrokenPromiseError: daemon # leads shards #, and # could: # of #"
 
 
 def test_a_part_is_kept_only_if_no_salt_fails_without_it() -> None:

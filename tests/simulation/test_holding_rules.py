@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headgate.model import entries as e
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.holding_rules import HoldingRules
 from tests.simulation.test_invariant_checker import CheckedLedger
 
@@ -32,7 +32,7 @@ def released(tmp_path: Path, reason: str, granted_to: str = "") -> HoldingRules:
 
 @pytest.mark.parametrize("reason", ["confirmed", "rewound"])
 async def test_it_does_not_begin_again(tmp_path: Path, reason: str) -> None:
-    with pytest.raises(InvariantViolationError, match="0:0 of generation 1 was delivered again after its release"):
+    with pytest.raises(BrokenPromiseError, match="0:0 of generation 1 was delivered again after its release"):
         released(tmp_path, reason).check_delivery(FIRST, 0, 0)
 
 
@@ -50,7 +50,7 @@ async def test_a_program_that_does_not_know_yet_may_read_on(tmp_path: Path, gran
 
 async def test_a_handler_that_has_failed_may_not_know_yet_that_its_segment_was_moved(tmp_path: Path) -> None:
     released(tmp_path, "rewound").check_delivery(FIRST, 0, 0, is_attempt=True)
-    with pytest.raises(InvariantViolationError, match="was delivered again after its release"):
+    with pytest.raises(BrokenPromiseError, match="was delivered again after its release"):
         released(tmp_path, "confirmed").check_delivery(FIRST, 0, 0, is_attempt=True)
 
 
@@ -58,9 +58,7 @@ async def test_a_handler_that_has_failed_may_not_know_yet_that_its_segment_was_m
 async def test_no_two_programs_read_a_segment_at_the_same_time(tmp_path: Path, reason: str, may_overlap: bool) -> None:
     rules = released(tmp_path, reason, granted_to="b")
 
-    with (
-        nullcontext() if may_overlap else pytest.raises(InvariantViolationError, match="after another consumer got it")
-    ):
+    with nullcontext() if may_overlap else pytest.raises(BrokenPromiseError, match="after another consumer got it"):
         rules.check_delivery(FIRST, 5, 0)
 
 
@@ -73,7 +71,7 @@ async def test_a_consumer_acknowledges_what_it_was_delivered(tmp_path: Path) -> 
     for offset in range(4):
         rules.check_delivery(FIRST, offset, 0)
 
-    refused = pytest.raises(InvariantViolationError, match="a-1 acknowledges segment 0 to 5, and got it to 3")
+    refused = pytest.raises(BrokenPromiseError, match="a-1 acknowledges segment 0 to 5, and got it to 3")
     for end_offset, outcome in ((4, nullcontext()), (5, refused)):
         ids = {"topic_id": ledger.orders, "subscription_id": ledger.billing, "seek_generation": 0}
         with outcome:

@@ -18,7 +18,7 @@ from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.leadership_checker import WRITER
@@ -156,7 +156,7 @@ async def ledger(tmp_path: Path) -> CheckedLedger:
 
 def refused(text: str, act: Callable[[], object]) -> None:
     """Require that ``act`` violates an invariant, and how."""
-    with pytest.raises(InvariantViolationError, match=text):
+    with pytest.raises(BrokenPromiseError, match=text):
         act()
 
 

@@ -7,7 +7,7 @@ import pytest
 from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
 from metrics import events
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.leadership_checker import VIEW_SECONDS, WRITER, LeadershipChecker
 
 
@@ -43,15 +43,15 @@ def test_a_term_is_written_by_the_daemon_that_began_it() -> None:
     ledgers.write(0, 1, "a")
     ledgers.lead(0, "b")
 
-    with pytest.raises(InvariantViolationError, match="daemon 'a' wrote chunk 1 in the term of 'b'"):
+    with pytest.raises(BrokenPromiseError, match="daemon 'a' wrote chunk 1 in the term of 'b'"):
         ledgers.write(0, 2, "a")
-    with pytest.raises(InvariantViolationError, match="chunk 1 of epoch 1 after epoch 2"):
+    with pytest.raises(BrokenPromiseError, match="chunk 1 of epoch 1 after epoch 2"):
         ledgers.write(0, 1, "a")
 
 
 def test_epochs_leave_out_no_number() -> None:
     ledgers = Ledgers()
-    with pytest.raises(InvariantViolationError, match="epoch 2 after epoch 0"):
+    with pytest.raises(BrokenPromiseError, match="epoch 2 after epoch 0"):
         ledgers.write(0, 2, "a", begins="a")
 
 
@@ -63,7 +63,7 @@ def test_a_move_that_makes_shards_more_even_is_needed() -> None:
     ledgers.spread(0, "a", "b", at=100)
 
     assert ledgers.checker.transfers == {"spread completed": 1}
-    with pytest.raises(InvariantViolationError, match="moved from 'a' to 'b' to spread shards, which were even"):
+    with pytest.raises(BrokenPromiseError, match="moved from 'a' to 'b' to spread shards, which were even"):
         ledgers.spread(1, "a", "b", at=100 + VIEW_SECONDS + 1)
 
 
@@ -78,7 +78,7 @@ def test_only_a_settled_term_moves_and_only_to_a_settled_daemon(term_at: float, 
         if settled:
             ledgers.spread(0, "a", "b", at=at)
         else:
-            with pytest.raises(InvariantViolationError, match=r"9.0 s after the term or the daemon began"):
+            with pytest.raises(BrokenPromiseError, match=r"9.0 s after the term or the daemon began"):
                 ledgers.spread(0, "a", "b", at=at)
 
 
@@ -88,7 +88,7 @@ def test_a_term_without_the_broker_ends() -> None:
 
     checker.check_terms_end("a", terms, lost_at=10.0, now=23.0)
     checker.check_terms_end("a", terms[1:], lost_at=10.0, now=24.0)
-    with pytest.raises(InvariantViolationError, match=r"leads shards \[0\] without the broker for 14.0 s"):
+    with pytest.raises(BrokenPromiseError, match=r"leads shards \[0\] without the broker for 14.0 s"):
         checker.check_terms_end("a", terms, lost_at=10.0, now=24.0)
 
 
@@ -97,7 +97,7 @@ def test_no_term_begins_without_the_broker() -> None:
     ledgers.checker.daemon_started("a", now_seconds=10.0)
 
     ledgers.lead(0, "a", at=11.0)  # It has lost the broker since it began to write.
-    with pytest.raises(InvariantViolationError, match=r"'a' begins a term of shard 1, 12.0 s after it lost the broker"):
+    with pytest.raises(BrokenPromiseError, match=r"'a' begins a term of shard 1, 12.0 s after it lost the broker"):
         ledgers.lead(1, "a", at=22.0)
     ledgers.checker.thawed_at = 21.5
     ledgers.lead(1, "a", at=22.0)
@@ -107,7 +107,7 @@ def test_a_transfer_is_not_complete_before_a_term_has_followed() -> None:
     ledgers = Ledgers()
     ledgers.lead(0, "a")
 
-    with pytest.raises(InvariantViolationError, match="passed on by 'a', and no term has followed"):
+    with pytest.raises(BrokenPromiseError, match="passed on by 'a', and no term has followed"):
         ledgers.spread(0, "a", "a", at=1.0)
 
 
@@ -119,5 +119,5 @@ def test_a_transfer_that_was_reported_as_done_has_happened() -> None:
 
     ledgers.checker.check_transfer_done(0, "b", epoch_before=1)
     ledgers.checker.check_transfer_done(0, "a", epoch_before=3)
-    with pytest.raises(InvariantViolationError, match="reported as transferred to 'b', which never led it"):
+    with pytest.raises(BrokenPromiseError, match="reported as transferred to 'b', which never led it"):
         ledgers.checker.check_transfer_done(0, "b", epoch_before=3)

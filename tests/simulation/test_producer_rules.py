@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.producer_rules import ProducerRules
 
 
@@ -32,7 +32,7 @@ def test_one_that_opened_its_next_epoch_is_used() -> None:
     rules = rules_of_three()
     opened(rules, 1, epoch=1)
 
-    with pytest.raises(InvariantViolationError, match="is forgotten before 2"):
+    with pytest.raises(BrokenPromiseError, match="is forgotten before 2"):
         rules.check_expiry(0, [1])
 
 
@@ -41,5 +41,5 @@ def test_a_named_one_is_not_forgotten() -> None:
     opened(rules, 4, name="import")
     opened(rules, 4, epoch=1)
 
-    with pytest.raises(InvariantViolationError, match="producer 4 is forgotten, and it is not an anonymous one"):
+    with pytest.raises(BrokenPromiseError, match="producer 4 is forgotten, and it is not an anonymous one"):
         rules.check_expiry(0, [4])

@@ -12,7 +12,7 @@ import coordinator.drain_monitor
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
 from shard.state.shard_state import ShardState
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.failure import failure_of
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.plan import SPARSE, Plan, Step, plan_of
@@ -51,7 +51,7 @@ def first_violation(plans: Callable[[int], Plan], first: int = 1) -> str:
     """Play seeds until one violates an invariant, and return how. A planted bug may also fail in other ways."""
     failures = (failure_of(plans(seed)) for seed in range(first, first + SEEDS))
     causes = (failure.cause for failure in failures if failure is not None)
-    found = next((cause for cause in causes if isinstance(cause, InvariantViolationError)), None)
+    found = next((cause for cause in causes if isinstance(cause, BrokenPromiseError)), None)
     assert found is not None, f"not found within {SEEDS} seeds"
     return str(found)
 

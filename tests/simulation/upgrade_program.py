@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW
 from headgate import Admin
 from headgate.errors import HeadgateError
-from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.queue_program import until_done
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class UpgradeProgram:
         if before < self._world.level:
             self._world.log("operator", "the feature level is raised")
             if there := [each.name for each in self._old() if each in old]:
-                raise InvariantViolationError(f"the level is raised, and {there} do not support it")
+                raise BrokenPromiseError(f"the level is raised, and {there} do not support it")
 
     def _old(self) -> list[SimulatedDaemon]:
         """Return the daemons of the version before that are registered."""
@@ -89,5 +89,5 @@ class UpgradeProgram:
         began = asyncio.get_running_loop().time()
         while any(each.levels == BEFORE for each in self._world.daemons):
             if asyncio.get_running_loop().time() - began > ENDED_SECONDS:
-                raise InvariantViolationError("a daemon runs in a cluster of a level that it does not support")
+                raise BrokenPromiseError("a daemon runs in a cluster of a level that it does not support")
             await asyncio.sleep(1)

@@ -57,7 +57,7 @@ from tests.simulation.forger import Forger
 from tests.simulation.handlers import Handlers, uses_run
 from tests.simulation.hotspot_program import MOST_SEGMENTS
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
-from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
+from tests.simulation.invariant_checker import BrokenPromiseError, InvariantChecker
 from tests.simulation.ledger_rules import LedgerRules
 from tests.simulation.operators import Operators
 from tests.simulation.page_cache import objects_of
@@ -343,7 +343,7 @@ class ClusterSimulation:
             held = {(record.key, int(record.value)) for record in self.checker.stored[topic]}
             for key, counters in self.not_stored[topic].items():
                 if wrong := [counter for counter in counters if (key, counter) in held]:
-                    raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
+                    raise BrokenPromiseError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
         for topic, subscription in self._consumed:
             self.checker.check_everything_delivered(topic, subscription)
         self.checker.clients.check(self._consumed)
