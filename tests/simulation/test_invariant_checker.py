@@ -93,11 +93,11 @@ class CheckedLedger(WrittenLedger):
         """Release a segment, in a chunk of its own."""
         self.about(e.SegmentReleased, segment=segment, generation=generation, reason=reason)
 
-    def deliver(self, *offsets: int, segment: int = 0, generation: int = 1, program: str = "a-1") -> None:
-        """Deliver records as they are stored."""
+    def deliver(self, *offsets: int, generation: int = 1, program: str = "a-1") -> None:
+        """Deliver records as they are stored in segment 0."""
         for offset in offsets:
-            key, value, _ = self.checker.records_by_offset[self.names[0], segment, offset]
-            self.deliver_as(key, value, segment, offset, generation, program)
+            key, value, _ = self.checker.records_by_offset[self.names[0], 0, offset]
+            self.deliver_as(key, value, 0, offset, generation, program)
 
     def deliver_as(
         self, key: bytes, value: bytes, segment: int, offset: int, generation: int = 1, program: str = "a-1"

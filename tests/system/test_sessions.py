@@ -49,9 +49,9 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 class Program:
     """A consumer program that sends only the test's requests; its connection can be cut."""
 
-    def __init__(self, cluster: Cluster, topic: str, name: str, incarnation: int = 1, client_id: str = "") -> None:
+    def __init__(self, cluster: Cluster, topic: str, name: str, incarnation: int = 1) -> None:
         self.cluster, self.topic, self.name, self.incarnation = cluster, topic, name, incarnation
-        self.client_id = client_id or f"raw-{uuid.uuid4().hex[:8]}"
+        self.client_id = f"raw-{uuid.uuid4().hex[:8]}"
         self.shard = shard_of(topic, SHARDS)
         self.held: dict[int, Grant] = {}
         self.revoked: list[Revocation] = []

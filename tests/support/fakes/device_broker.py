@@ -4,7 +4,7 @@ It behaves like mosquitto. A session survives its connections and the broker's o
 filters wait for it. At most ``window`` deliveries are in flight; unacknowledged ones are delivered again, first and in
 order, on the next connection. A second connection of the same client id ends the first. Deliveries take
 ``delay_seconds``, through the loop's ``call_later``. It speaks MQTT 5, so a session gets no copies of retained
-messages; without ``mqtt5`` it gets them with each subscription. Beyond ``max_queued`` it drops messages silently.
+messages; without ``mqtt5`` it gets them with each subscription.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from paho.mqtt.client import topic_matches_sub
 
 from headgate.model.headers import Headers
 from headgate.transport.mqtt_packets import ArrivedMessage
+
+RECONNECT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,10 @@ class _PersistentSession:
 class FakeDeviceBroker:
     """Stores messages of devices for sessions."""
 
-    def __init__(
-        self,
-        *,
-        window: int = 1000,
-        max_queued: int = 100_000,
-        mqtt5: bool = True,
-        delay_seconds: float = 0.001,
-        reconnect_seconds: float = 0.2,
-    ) -> None:
-        self.running = True
-        self.max_queued = max_queued
-        self.mqtt5 = mqtt5
-        self.dropped = 0
-        """Messages that exceeded ``max_queued``; their senders got a PUBACK."""
+    def __init__(self, *, window: int = 1000, delay_seconds: float = 0.001) -> None:
+        self.running = self.mqtt5 = True
         self.window = window
         self.delay_seconds = delay_seconds
-        self.reconnect_seconds = reconnect_seconds
         self._sessions: dict[str, _PersistentSession] = {}
         self._retained: dict[str, bytes] = {}
 
@@ -153,9 +142,6 @@ class FakeDeviceBroker:
                 self._enqueue(broker_session, Published(topic, payload, retained=True))
 
     def _enqueue(self, broker_session: _PersistentSession, message: Published) -> None:
-        if len(broker_session.waiting) >= self.max_queued:
-            self.dropped += 1
-            return
         broker_session.waiting.append(message)
         if broker_session.link is not None:
             broker_session.link.fill()
@@ -294,7 +280,7 @@ class FakeDeviceSession:
 
     def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
-        self._connecting = loop.call_later(self._broker.reconnect_seconds, self._connect)
+        self._connecting = loop.call_later(RECONNECT_SECONDS, self._connect)
 
     def _connect(self) -> None:
         self._link = self._broker.connect(self)

@@ -105,21 +105,19 @@ class ScriptedLeader:
     def seen(self, kind: type[BodyT]) -> list[BodyT]:
         return [request.body for request in self.requests if isinstance(request.body, kind)]
 
-    def push(self, request: requests.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
-        self._push(request, replies.AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
+    def push(self, request: requests.RegisterConsumer, *, granted=(), revoked=()) -> None:
+        self._push(request, replies.AssignmentChanged, granted=list(granted), revoked=list(revoked))
 
     def push_fenced(self, request: requests.RegisterConsumer, reason: str) -> None:
         self._push(request, replies.ConsumerFenced, reason=reason)
 
-    def _push(
-        self, request: requests.RegisterConsumer, kind: type[replies.Push], epoch: int | None = None, **fields
-    ) -> None:
+    def _push(self, request: requests.RegisterConsumer, kind: type[replies.Push], **fields) -> None:
         message = kind(
             topic=request.topic,
             subscription=request.subscription,
             consumer=request.consumer,
             incarnation=request.incarnation,
-            leader_epoch=self.epoch if epoch is None else epoch,
+            leader_epoch=self.epoch,
             **fields,
         )
         client_id = next(each.client_id for each in self.requests if each.body is request)
@@ -293,8 +291,8 @@ def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) 
     )
 
 
-async def send_all(producer: Producer, count: int, topic: str = "orders") -> list:
-    return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]
+async def send_all(producer: Producer, count: int) -> list:
+    return [await producer.send("orders", b"key", str(n).encode()) for n in range(count)]
 
 
 def consumer(cluster: ScriptedCluster, client_id: str = "client", **more) -> Consumer:

@@ -72,14 +72,14 @@ def subscription(name="billing", topic="orders", **fields):
     return SubscriptionSummary(topic=topic, subscription=name, **values | fields)
 
 
-def blocked(name="billing", topic="orders", seconds=90, segments=(0,), **fields):
+def blocked(name="billing", seconds=90, segments=(0,), **fields):
     values = {
         "blocked_segments": 2,
         "draining_segments": len(segments),
         "blocked_since_ms": NOW_MS - seconds * 1000,
         "blocking_segments": tuple(segments),
     }
-    return subscription(name, topic, **values | fields)
+    return subscription(name, **values | fields)
 
 
 def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):

@@ -80,11 +80,11 @@ def subscription_summary(topic="orders", subscription="billing", **fields):
     return SubscriptionSummary(topic=topic, subscription=subscription, **values | fields)
 
 
-def history(*samples, seconds=15):
+def history(*samples):
     """Return samples of (stored, acknowledged, backlog), the last of them at `NOW_MS`."""
     return tuple(
         documents.HistorySample(
-            at_ms=NOW_MS - (len(samples) - 1 - number) * seconds * 1000,
+            at_ms=NOW_MS - (len(samples) - 1 - number) * 15_000,
             stored_per_second=stored,
             acknowledged_per_second=acknowledged,
             backlog_records=backlog,
@@ -102,7 +102,7 @@ def part(name="one", topics=(), subscriptions=(), **fields):
     )
 
 
-def segment(number, first, last, *, sealed_at_ms=None, parents=(), label=None, created_at_ms=NOW_MS - 600_000):
+def segment(number, first, last, *, sealed_at_ms=None, parents=(), created_at_ms=NOW_MS - 600_000):
     return SegmentInfo(
         segment=number,
         first_hash=first,
@@ -114,7 +114,6 @@ def segment(number, first, last, *, sealed_at_ms=None, parents=(), label=None, c
         size_bytes=40_000,
         created_at_ms=created_at_ms,
         sealed_at_ms=sealed_at_ms,
-        label=label,
     )
 
 

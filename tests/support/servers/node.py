@@ -127,7 +127,7 @@ class Node:
 
         await wait_until(reached, lambda: f"{name} {labels} is {expected:g}; it is {value:g}")
 
-    async def until_state(self, state: str, seconds: float = 60.0) -> dict[str, Any]:
+    async def until_state(self, state: str) -> dict[str, Any]:
         """Wait until /readyz reports ``state``; return its report."""
         report: dict[str, Any] = {}
 
@@ -136,7 +136,7 @@ class Node:
             _, report = await health(self.http_address)
             return report.get("state") == state
 
-        await wait_until(reached, lambda: f"/readyz reports {state}; it reports {report}", seconds)
+        await wait_until(reached, lambda: f"/readyz reports {state}; it reports {report}", 60)
         return report
 
     async def process(self, *words: str) -> psutil.Process:

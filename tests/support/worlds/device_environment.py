@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from controller.leader.leader import ShardLeader
-from controller.settings.sections import IngestSettings
 from headgate.model.headers import Headers
 from headgate.protocol.codec import device_sentinel_topic, publish_filters
 from headgate.protocol.replies import TopicReply
@@ -26,9 +25,9 @@ ORDERS = publish_filters(CLUSTER, "orders") | {device_sentinel_topic(CLUSTER, 0,
 class Devices:
     """One shard, and a broker that MQTT devices publish to."""
 
-    def __init__(self, broker: FakeDeviceBroker | None = None, ingest: IngestSettings | None = None) -> None:
+    def __init__(self, broker: FakeDeviceBroker | None = None) -> None:
         self.broker = broker or FakeDeviceBroker()
-        self.shard = OneShard(ingest=ingest)
+        self.shard = OneShard()
         self.shard.open_session = self.open_session
 
     def open_session(

@@ -202,9 +202,9 @@ class Scene:
             self._attackers[user] = client
         return self._attackers[user]
 
-    def raw(self, user: str, client_id: str, *, password: str | None = None, clean: bool = True) -> RawClient:
+    def raw(self, user: str, client_id: str) -> RawClient:
         """Return a connection of ``user``, not yet open."""
-        return RawClient.from_config(self.cluster.config_of(user), client_id, password=password, clean=clean)
+        return RawClient.from_config(self.cluster.config_of(user), client_id)
 
     @property
     def producer_client_id(self) -> str:

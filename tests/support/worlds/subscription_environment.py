@@ -260,12 +260,7 @@ class CoordinatorHarness:
         return self.coordinator.register(request, client_id or f"anonymous/client-{consumer}")
 
     def heartbeat(
-        self,
-        consumer: str,
-        *,
-        incarnation: int = 1,
-        client_id: str | None = None,
-        **said: Any,
+        self, consumer: str, *, incarnation: int = 1, client_id: str | None = None, **said: Any
     ) -> HeartbeatReply | Refusal:
         request = self._request(Heartbeat, consumer, incarnation, **said)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
@@ -273,9 +268,8 @@ class CoordinatorHarness:
     def disconnect(self, client_id: str) -> None:
         self.coordinator.members.client_disconnected(client_id, asyncio.get_running_loop().time())
 
-    def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> Done:
-        request = self._request(LeaveConsumer, consumer, incarnation)
-        return self.coordinator.leave(request, client_id or f"anonymous/client-{consumer}")
+    def leave(self, consumer: str) -> Done:
+        return self.coordinator.leave(self._request(LeaveConsumer, consumer, 1), f"anonymous/client-{consumer}")
 
     def confirm(
         self, consumer: str, held: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
