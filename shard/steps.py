@@ -42,7 +42,6 @@ async def complete_now(steps: Steps[ResultT]) -> ResultT:
 
 
 def parts(items: Sequence[ItemT]) -> Generator[tuple[int, Sequence[ItemT]], None, None]:
-    """Yield (cost, items) for each step."""
     for begin in range(0, len(items), ITEMS_PER_STEP):
         part = items[begin : begin + ITEMS_PER_STEP]
         yield len(part) * COST_PER_ITEM, part

@@ -61,7 +61,6 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
 
 def _links(records: RecordColumns) -> list[Link]:
-    """Return links to the spans of the first sampled records."""
     sampled = islice(filter(None, map(_sampled_parent, records.headers)), MAX_LINKS)
     spans = (trace.get_current_span(_extract({"traceparent": each}, Context())) for each in sampled)
     return [Link(context) for span in spans if (context := span.get_span_context()).is_valid]

@@ -60,19 +60,16 @@ class DaemonContext(CommandContext):
         await move_ledger(settings, before)
 
     def new_daemon(self, settings: Settings) -> Daemon:
-        """Return the daemon, not yet running."""
         from controller.daemon import Daemon  # noqa: PLC0415
 
         return Daemon(settings)
 
     def new_zookeeper(self, folder: Path, port: int, tls: ServerTls | None) -> EmbeddedZooKeeper:
-        """Return the embedded ZooKeeper, not yet entered."""
         from controller.local.embedded import EmbeddedZooKeeper  # noqa: PLC0415
 
         return EmbeddedZooKeeper(folder, port, tls=tls)
 
     def new_broker(self, folder: Path, port: int, tls: ServerTls | None, access: BrokerAccess | None) -> EmbeddedBroker:
-        """Return the embedded broker, not yet entered."""
         from controller.local.embedded import EmbeddedBroker  # noqa: PLC0415
 
         return EmbeddedBroker(folder, port, tls=tls, access=access)

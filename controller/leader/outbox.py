@@ -279,7 +279,6 @@ class Outbox:
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
     def announce_leader(self, announcement: LeaderAnnouncement) -> None:
-        """Publish the leader of the shard, retained."""
         self._context.transport.publish(
             codec.leader_topic(self._context.cluster, self._shard), codec.encode(announcement), retain=True
         )

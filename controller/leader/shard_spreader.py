@@ -234,7 +234,7 @@ class ShardSpreader:
             await asyncio.wait(begun, timeout=2 * BEGIN_TIMEOUT_SECONDS)
 
     async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
-        """See `controller.leader.cluster_requests.Operations`."""
+        """See `controller.context.leader_context.Operations`."""
         failed = self._abandoned.get((shard, daemon))
         if failed is not None and failed.token == token:
             return failed.problem
@@ -256,7 +256,7 @@ class ShardSpreader:
         return await asyncio.shield(outcome)
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
-        """See `controller.leader.cluster_requests.Operations`. A daemon that is not live cannot begin one."""
+        """See `controller.context.leader_context.Operations`. A daemon that is not live cannot begin one."""
         live = daemon in self.view.records
         if on and not live:
             return f"no daemon {daemon!r} is live: headgate daemon list"
@@ -269,7 +269,7 @@ class ShardSpreader:
         return None
 
     async def set_shards(self, shards: int, before: int) -> str | None:
-        """See `controller.leader.cluster_requests.Operations`."""
+        """See `controller.context.leader_context.Operations`."""
         try:
             await self._elections.registry.change_config(partial(grown, shards=shards, before=before))
         except HeadgateError as error:
@@ -278,7 +278,7 @@ class ShardSpreader:
         return None
 
     async def raise_level(self, level: int) -> str | None:
-        """See `controller.leader.cluster_requests.Operations`."""
+        """See `controller.context.leader_context.Operations`."""
         if not await self._look() or (known := self.feature_level) is None:
             return "ZooKeeper cannot be reached; try again"
         if level <= known.level:

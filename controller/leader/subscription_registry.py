@@ -106,7 +106,6 @@ class SubscriptionRegistry:
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def restore(self) -> Steps[None]:
-        """Create a coordinator for each subscription in the restored state."""
         for subscription in self.state.subscriptions.values():
             yield COORDINATOR_COST + len(self.state.topics_by_id[subscription.topic_id].layout.segments)
             self._add_coordinator(subscription)
@@ -229,7 +228,6 @@ class SubscriptionRegistry:
     def _query(
         self, kind: type[QueryT], respond: Callable[[SubscriptionCoordinator, QueryT], Steps[StepResult]]
     ) -> Registration:
-        """Register a query about one subscription that ``respond`` answers in steps."""
 
         def find_and_respond(request: QueryT) -> Steps[StepResult]:
             return (yield from respond(self._find(request), request))
@@ -301,7 +299,6 @@ class SubscriptionRegistry:
         return SubscriptionList(subscriptions=page.items, next=page.following)
 
     def _listed(self, request: requests.ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
-        """Return the names and ids of the requested subscriptions, in order."""
         return [
             ((topic_name, name), subscription.subscription_id)
             for topic_name, topic in sorted(self.state.topics.items())

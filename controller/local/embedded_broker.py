@@ -112,7 +112,6 @@ class AccessPlugin(BaseAuthPlugin, BaseTopicPlugin):
     async def topic_filtering(
         self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
     ) -> bool:
-        """Return whether this client may do ``action`` with ``topic``."""
         assert session is not None, "amqtt names all three"
         assert topic is not None
         assert action is not None

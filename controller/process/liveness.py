@@ -42,7 +42,6 @@ class SystemdNotifier:
         self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """Let `systemctl status` show ``text``."""
         if text != self._status and not self._stopping:
             self._status = text
             self._send(f"STATUS={text[:500]}")

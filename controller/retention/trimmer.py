@@ -1,4 +1,4 @@
-"""Deletes a shard's old chunks up to the point that `trim_policy` decides, and looks whether all others exist.
+"""Deletes a shard's old chunks up to the point that `retention.policy` decides, and looks whether all others exist.
 
 1. The point is committed first; chunks are deleted, oldest first, once that entry is durable. A later round, of this
    leader or the next, deletes what a failure left behind.

@@ -182,7 +182,6 @@ class Settings(Section, frozen=True, kw_only=True):
         )
 
     def replace(self, **sections: msgspec.Struct) -> Self:
-        """Return a copy with some sections replaced."""
         return msgspec.structs.replace(self, **sections)
 
     def rows(self) -> list[tuple[str, str]]:

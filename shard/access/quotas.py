@@ -113,7 +113,6 @@ class Spending(NamedTuple):
         )
 
     def refusal(self, now: float) -> Spending:
-        """Return the spending after an answered refusal."""
         return self._replace(refusals_until=max(self.refusals_until, now) + 1 / MAX_REFUSALS_PER_SECOND)
 
     def debt_seconds(self, now: float) -> float:
@@ -188,7 +187,6 @@ def judge_growth(growth: Growth, state: ShardState, limits_of: LimitsOf) -> Refu
 
 
 def judge_entries(entries: Iterable[e.AnyEntry], state: ShardState, limits_of: LimitsOf) -> Refusal | None:
-    """Return the refusal for the first quota that ``entries`` exceed."""
     return judge_growth(growth_of(entries, state), state, limits_of)
 
 

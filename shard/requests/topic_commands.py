@@ -148,7 +148,6 @@ def _change(
 
 
 def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int) -> Refusal | None:
-    """Return why the layout of ``topic`` cannot be changed, if that is so."""
     if topic.external is not None:
         return _refuse_external(topic)
     try:

@@ -143,7 +143,6 @@ class Progress:
             self.positions[segment] = min(progress.position for progress in buckets)
 
     def _record_common_progress(self, segment: int, progress: AcknowledgementProgress) -> None:
-        """Record progress that is the same in all buckets of ``segment``."""
         self.positions[segment] = progress.position
         if progress.acknowledged_ranges:
             self.acknowledged_ranges[segment] = progress.acknowledged_ranges

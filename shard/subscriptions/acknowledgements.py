@@ -91,7 +91,6 @@ class AcknowledgementJudgement:
 
 
 def judge(subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch) -> AcknowledgementJudgement:
-    """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
     rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails)))
     parking = ParkedInBatch(subscription, topic, batch, record_limit(topic))

@@ -65,7 +65,6 @@ def successors(daemons: Iterable[LiveDaemon], queues: Iterable[ShardQueue], repl
 
 
 def _moved(queue: ShardQueue, holder: str | None) -> ShardQueue:
-    """Return the queue after the planned move."""
     if holder is None or queue.holder is None or holder == queue.holder:
         return queue
     return replace(queue, holder=holder, waiting=(queue.waiting | {queue.holder}) - {holder})
