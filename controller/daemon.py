@@ -52,7 +52,7 @@ from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder
+from headgate.ledger.objects import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
 from headgate.protocol import codec
 from headgate.protocol.codec import leader_topic, presence_filter, sender_of_presence

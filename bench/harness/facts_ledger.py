@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
 
 SEGMENTS, SUBSCRIPTIONS, RECORD_EVERY, RECORD_BYTES = 16, 4, 8, 100

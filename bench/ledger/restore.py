@@ -31,7 +31,7 @@ from controller.snapshots.format import decode_steps, encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.ledger import checksum
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
+from headgate.ledger.objects import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol.requests import ProduceBatch
 from headgate.storage.object_store import LocalStore

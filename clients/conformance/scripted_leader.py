@@ -30,7 +30,7 @@ from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducer
 from controller.local.embedded import EmbeddedBroker
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
 from headgate.protocol import codec, replies, requests
 from headgate.protocol.codec import ClusterDescription, HeadAnnouncement, LeaderAnnouncement

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from controller.chunk_writer.builder import ChunkBuilder
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers

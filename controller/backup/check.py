@@ -17,7 +17,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import ChunkRange, chunk_folder, ranges_to_read
+from headgate.ledger.objects import ChunkRange, chunk_folder, ranges_to_read
 from headgate.model.hashing import ShardMap
 from headgate.storage.object_store import Store
 from shard.requests.topic_commands import misplaced

@@ -30,7 +30,7 @@ from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.identity import claim_ledger_id, name_level, read_level, read_shards
 from headgate.ledger.ledger import Ledger, run_start
-from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
+from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
 from headgate.storage.object_store import Store, create_own
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now

@@ -18,7 +18,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model.hashing import MAX_SHARDS, ShardMap
 from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from controller.settings.sections import RetentionSettings
-from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.model.layout import Layout
 from headgate.model.text import listed

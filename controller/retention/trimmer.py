@@ -29,7 +29,7 @@ from controller.snapshots.restore import OtherHistoryError, require_complete, re
 from headgate.backoff import Backoff
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
-from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read, snapshot_path
+from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read, snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import ObjectKind

@@ -22,11 +22,10 @@ import msgspec
 from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, supported
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
-from headgate.ledger.format_check import check_format
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.objects import check_format, snapshot_path
 from headgate.model.entries import TermStarted
 from headgate.model.hashing import SegmentSlice
-from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.model.positions import OffsetRange, OffsetRanges
 from shard.state.consumers import Consumers, Holding, Holdings, RegisteredConsumer, RemovedConsumer
 from shard.state.ledger_time import LedgerTime
 from shard.state.producers import DeletedName, FinishedBatch, FinishedBatches, ProducerState

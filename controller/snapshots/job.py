@@ -20,7 +20,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
 from headgate.ledger.identity import read_level
 from headgate.ledger.ledger import Ledger, if_exists
-from headgate.ledger.paths import chunk_folder, snapshot_path
+from headgate.ledger.objects import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
 from headgate.process.resources import give_way
 from headgate.settings.command_parser import CommandParser

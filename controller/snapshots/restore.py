@@ -26,7 +26,7 @@ from controller.snapshots.format import SnapshotError, decode_steps
 from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger, if_exists, run_start
-from headgate.ledger.paths import chunk_folder, snapshot_path
+from headgate.ledger.objects import chunk_folder, snapshot_path
 from headgate.process.background import end_tasks
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps

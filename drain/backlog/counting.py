@@ -20,7 +20,7 @@ from drain.spark.engines import RunError, run_errors
 from drain.spark.object_reader import read_objects
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
-from headgate.ledger.paths import chunk_path, ranges_to_read
+from headgate.ledger.objects import chunk_path, ranges_to_read
 from headgate.storage.object_store import Store
 
 

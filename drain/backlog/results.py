@@ -16,8 +16,7 @@ from drain.backlog.merge import StateRow
 from drain.protocol import CountedLedger
 from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.format_check import check_sealed
-from headgate.ledger.paths import chunk_name, chunk_numbers
+from headgate.ledger.objects import check_sealed, chunk_name, chunk_numbers
 from headgate.storage.object_store import Store, create_own
 
 FORMAT: Final = 5

@@ -44,7 +44,7 @@ from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
+from headgate.ledger.objects import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
 

@@ -14,7 +14,7 @@ Publication. A process may be suspended between any two steps of a run, for long
 1. **Age.** A run publishes within half of the shortest delay after which something that it relies on is deleted:
    its chunks, the ranges that it merges, its own objects.
 2. **Chain.** A range is published only if readers then read it, and no range beyond it gets lost: it replaces whole
-   ranges of their chain, or continues the chain (`headgate.ledger.paths.ranges_to_read`).
+   ranges of their chain, or continues the chain (`headgate.ledger.objects.ranges_to_read`).
 3. **Objects.** Everything that its manifest names exists when it is published.
 4. **Withdrawal.** Rule 3 is checked again after the publication, because the request may have been delayed too. A
    manifest without its objects is deleted. One with them stays, however late it is: others may rely on it.
@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.ledger.paths import FANOUT, ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.objects import FANOUT, ChunkRange, compacted_through, ranges_to_read
 
 
 @dataclass(frozen=True, slots=True)

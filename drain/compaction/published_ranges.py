@@ -15,7 +15,7 @@ from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger import compacted
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists
-from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_numbers, compacted_through, ranges_to_read
+from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_numbers, compacted_through, ranges_to_read
 from headgate.storage.object_store import Store
 
 _RUN_FOLDER: Final = re.compile(r"(\d{12})-(\d{12})-(\d+)-[0-9a-f]+")

@@ -17,7 +17,7 @@ from drain.backlog.aggregates import FACTS
 from drain.backlog.counting import count_chunks
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader, facts_of
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 

@@ -12,7 +12,7 @@ from drain.protocol import CountedLedger
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists, shard_folders
-from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
+from headgate.ledger.objects import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT: Final = 16

@@ -20,7 +20,7 @@ from headgate.errors import (
     TransportError,
 )
 from headgate.ledger.identity import read_ledger_id
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import ShardMap
 from headgate.process.background import end_tasks

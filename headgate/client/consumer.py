@@ -17,8 +17,7 @@ from headgate.client.client_metrics import ConsumerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerContext, ConsumerTasks
+from headgate.client.consuming.consumer_context import ConsumerContext, ConsumerOptions, ConsumerRequests, ConsumerTasks
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.interceptors import Interceptor

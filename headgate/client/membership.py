@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
-from headgate.client.consuming.consumer_tasks import ConsumerContext
+from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
 from headgate.client.processing.calls import SegmentCallbacks
@@ -41,7 +41,7 @@ from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Heartbe
 from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
-"""Confirms that (segment, generation) pairs are released; see `headgate.client.consuming.consumer_requests`."""
+"""Confirms that (segment, generation) pairs are released; see `headgate.client.consuming.consumer_context`."""
 
 
 class Confirmations:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headgate.errors import ConfigError, ObjectExistsError, ObjectMissingError
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import PROPERTY, created_again, decoded, deleted, encoded, foreign_rows, table_errors
-from headgate.ledger.paths import chunk_name, chunk_numbers
+from headgate.ledger.objects import chunk_name, chunk_numbers
 from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import create_own, open_store
 

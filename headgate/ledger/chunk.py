@@ -24,9 +24,8 @@ import msgspec
 
 from headgate.errors import LedgerError
 from headgate.ledger.checksum import SEAL_BYTES, parquet_footer_start
-from headgate.ledger.format_check import check_sealed
+from headgate.ledger.objects import check_sealed, chunk_path
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
-from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import Headers

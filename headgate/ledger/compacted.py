@@ -19,10 +19,9 @@ import msgspec
 
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
-from headgate.ledger.format_check import check_is_parquet, check_json_format
 from headgate.ledger.identity import read_ledger_id
+from headgate.ledger.objects import MANIFESTS_FOLDER, ChunkRange, check_is_parquet, check_json_format
 from headgate.ledger.parquet_columns import Columns, read_columns_unlocked
-from headgate.ledger.paths import MANIFESTS_FOLDER, ChunkRange
 from headgate.storage.object_store import Store, create_own
 
 FORMAT: Final = 5

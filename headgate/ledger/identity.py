@@ -25,9 +25,8 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.ledger import checksum
-from headgate.ledger.format_check import check_json_format
 from headgate.ledger.ledger import shard_folders
-from headgate.ledger.paths import IDENTITY_PATH, LEVELS_FOLDER, MANIFESTS_FOLDER
+from headgate.ledger.objects import IDENTITY_PATH, LEVELS_FOLDER, MANIFESTS_FOLDER, check_json_format
 from headgate.storage.object_store import Store, create_own
 
 IDENTITY_FORMAT: Final = 1

@@ -23,7 +23,7 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.ledger import checksum, chunk, paths
+from headgate.ledger import checksum, chunk, objects
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.storage.object_store import Store, create_own
@@ -51,7 +51,7 @@ async def if_exists(read: Callable[[int], Awaitable[T]], number: int) -> T | Non
 
 async def shard_folders(store: Store) -> list[int]:
     """Return the shards of which the store has chunks, rising; raises StoreUnavailableError."""
-    names = await store.folders(paths.CHUNKS_FOLDER)
+    names = await store.folders(objects.CHUNKS_FOLDER)
     numbers = [name.removeprefix("shard=") for name in names if name.startswith("shard=")]
     return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
 
@@ -63,7 +63,7 @@ class Ledger:
         """``on_foreign`` gets the names of all foreign objects when a listing shows that they changed."""
         self.store = store
         self.shard = shard
-        self._folder = paths.chunk_folder(shard)
+        self._folder = objects.chunk_folder(shard)
         self._on_foreign = on_foreign
         self._foreign: set[str] = set()
 
@@ -81,26 +81,26 @@ class Ledger:
 
     async def make_durable(self) -> None:
         """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""
-        await self.store.make_durable(paths.chunk_folder(self.shard))
+        await self.store.make_durable(objects.chunk_folder(self.shard))
 
     async def name_begun(self) -> None:
         """Return once the store says that this shard has had a term. Raises StoreUnavailableError."""
         with suppress(ObjectExistsError):  # The name is what counts.
             try:
-                await create_own(self.store, paths.begun_path(self.shard), checksum.seal_json(b'{"format":1}'))
+                await create_own(self.store, objects.begun_path(self.shard), checksum.seal_json(b'{"format":1}'))
             except OutcomeUnknownError as error:
                 raise StoreUnavailableError(str(error)) from error
 
     async def require_new(self) -> None:
         """Raise LedgerError if a ledger without chunks has had a term: its objects are gone."""
-        begun = paths.begun_path(self.shard)
+        begun = objects.begun_path(self.shard)
         try:
             await self.store.read(begun)
         except ObjectMissingError:
             return
         if not await self.numbers():  # Its first term may have begun after the first listing.
             raise LedgerError(
-                f"{paths.chunk_folder(self.shard)}: there is no chunk, and {begun} says that this shard has had one: "
+                f"{objects.chunk_folder(self.shard)}: there is no chunk, and {begun} says that this shard has had one: "
                 "its records are gone. Put back its objects, from a copy if there is one. To begin the shard again "
                 f"without its topics and records, delete {begun}"
             )
@@ -122,7 +122,7 @@ class Ledger:
         StoreUnavailableError.
         """
         snapshot, numbers = await self.end()
-        folder = paths.chunk_folder(self.shard)
+        folder = objects.chunk_folder(self.shard)
         if not numbers and snapshot:
             raise LedgerError(f"{folder}: chunk {snapshot} is missing, and a snapshot includes it; the end is lost")
         first = run_start(numbers) if numbers else 1
@@ -153,19 +153,19 @@ class Ledger:
         return (await self.header(later[0])).previous_term_id if later else None
 
     async def numbers(self, after: int = 0) -> list[int]:
-        names = await self.store.names(paths.chunk_folder(self.shard), after=paths.chunk_name(after))
+        names = await self.store.names(objects.chunk_folder(self.shard), after=objects.chunk_name(after))
         numbers: list[int] = []
         for begin in range(0, len(names), NAMES_PER_TURN):
             if begin:
                 await asyncio.sleep(0)
-            numbers += paths.chunk_numbers(names[begin : begin + NAMES_PER_TURN])
+            numbers += objects.chunk_numbers(names[begin : begin + NAMES_PER_TURN])
         if len(numbers) < len(names) or self._foreign:
-            self._report_foreign({name for name in names if paths.chunk_number(name) is None}, complete=not after)
+            self._report_foreign({name for name in names if objects.chunk_number(name) is None}, complete=not after)
         return numbers
 
     async def snapshots(self) -> list[int]:
-        names = await self.store.names(paths.snapshot_folder(self.shard))
-        return [number for name in names if (number := paths.snapshot_number(name)) is not None]
+        names = await self.store.names(objects.snapshot_folder(self.shard))
+        return [number for name in names if (number := objects.snapshot_number(name)) is not None]
 
     async def delete(self, number: int) -> None:
         await self.store.delete(self._path(number))
@@ -191,7 +191,7 @@ class Ledger:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:
-        return f"{self._folder}/{paths.chunk_name(number)}"
+        return f"{self._folder}/{objects.chunk_name(number)}"
 
     def _report_foreign(self, listed: set[str], *, complete: bool) -> None:
         """Remember the names of foreign objects. A listing that is not complete may not show those found before."""

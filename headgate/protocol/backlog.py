@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from headgate.views.subscriptions import BacklogInfo, CountedBy, Outlook, SegmentBacklogInfo
 
 TRACKED: Final = ("STREAM", "QUEUE")

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
+from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.parquet_columns import Columns
-from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import BucketRange, buckets_of, key_bucket, slice_of
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from headgate.protocol.replies import Grant
 from headgate.reading.stored_rows import RowRuns, Rows
 from headgate.reading.tail import POLL_SECONDS, ChunkCache, Head

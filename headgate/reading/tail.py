@@ -14,7 +14,7 @@ from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import header_bytes
-from headgate.model.position_token import KnownHistory
+from headgate.model.positions import KnownHistory
 from headgate.process.background import end_tasks
 from headgate.reading.stored_rows import RowRuns, Rows, rows_of, runs_of_topic
 

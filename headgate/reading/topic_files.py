@@ -23,7 +23,7 @@ import msgspec
 from headgate.errors import ObjectMissingError
 from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path, compacted_through, ranges_to_read
+from headgate.ledger.objects import chunk_path, compacted_through, ranges_to_read
 from headgate.reading.stored_rows import rows_of_topic
 from headgate.views.topics import TopicInfo
 

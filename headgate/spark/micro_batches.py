@@ -17,7 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from headgate.model.layout import SegmentState
-from headgate.model.position_token import PositionToken
+from headgate.model.positions import PositionToken
 from headgate.reading.topic_position import Snapshot, TopicPosition
 from headgate.views.topics import SegmentInfo
 

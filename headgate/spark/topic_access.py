@@ -14,7 +14,7 @@ from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.identifiers import SegmentId
-from headgate.model.position_token import decode_positions
+from headgate.model.positions import decode_positions
 from headgate.model.time_text import time_ms
 from headgate.reading.read_tasks import ReadTask, read_tasks
 from headgate.reading.stored_rows import OffsetBounds

@@ -177,7 +177,7 @@ def judge_deadline(request: Request, term_age_ms: int) -> Refusal | None:
 def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
     """Return the refusal of a consumer that knows another history than ``state``, else None.
 
-    A consumer states points: chunks, and the terms that wrote them (headgate.model.position_token). All of them
+    A consumer states points: chunks, and the terms that wrote them (headgate.model.positions). All of them
     have to be of this history. Otherwise the ledger was put back to an older state while the consumer ran, or the
     consumer reads another ledger: it has delivered records that do not exist here, and its acknowledgements would
     cover records that it has not seen. A deposed leader does not know the terms after its own: hence the barrier.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records, unacknowledged_offsets
 
 

@@ -17,7 +17,7 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.ledger.objects import IDENTITY_PATH, chunk_path
 from headgate.storage import object_store
 from headgate.storage.object_store import LocalStore, RemoteStore, Store, max_bytes, open_store
 from tests.support.fakes.object_store import FakeStore

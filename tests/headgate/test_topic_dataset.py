@@ -11,7 +11,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import ConfigError, PositionOutOfRangeError
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, chunk_name
+from headgate.ledger.objects import IDENTITY_PATH, chunk_name
 from headgate.storage.object_store import LocalStore
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import TrimmedLedger, trimmed_ledger

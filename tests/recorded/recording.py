@@ -31,7 +31,7 @@ from drain.spark.object_reader import read_objects
 from headgate.ledger.chunk import Chunk, decode
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.ledger.objects import IDENTITY_PATH, chunk_path
 from headgate.model.entries import Entry, union_of
 from headgate.process.child_process import python_module
 from headgate.reading.topic_files import list_objects

@@ -10,7 +10,7 @@ import pytest
 from controller.backup.check import check_shard
 from drain.backlog.results import newest_result
 from headgate.errors import LedgerError
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.storage.object_store import open_store
 from tests.recorded.recording import ARCHIVE, FOLDER, Objects, load, read_everything, states, unpack
 

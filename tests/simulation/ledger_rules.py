@@ -24,7 +24,7 @@ from typing import Any
 
 from controller.scaling.policy import MAX_UNDRAINED_DEPTH
 from headgate import SeekResult
-from headgate.ledger.paths import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.model import entries as e
 from headgate.model.external_topic import parse_hashes
 from headgate.model.hashing import SEGMENT_HASHES, BucketRange, slice_of

@@ -19,8 +19,8 @@ from unittest.mock import patch
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import chunk
 from headgate.ledger.chunk import RecordColumns
+from headgate.ledger.objects import chunk_path
 from headgate.ledger.parquet_columns import Columns
-from headgate.ledger.paths import chunk_path
 
 SHARED: Final = ("decode_header", "read_bodies", "stored_records")
 """Functions of `headgate.ledger.chunk` whose first argument is a whole object."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate import ConsumedRecord
 from headgate.ledger import chunk
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from tests.simulation.test_invariant_checker import CheckedLedger, refused
 from tests.support.worlds.one_shard import BEGAN_MS

@@ -32,7 +32,7 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import if_exists
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model.entries import ConsumerRegistered, SegmentGranted
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.codec import ClusterDescription, cluster_topic

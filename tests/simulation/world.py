@@ -39,7 +39,7 @@ from headgate.errors import (
 )
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import compacted_through, ranges_to_read
+from headgate.ledger.objects import compacted_through, ranges_to_read
 from headgate.model.hashing import ShardMap, shard_of
 from headgate.process.background import end_tasks
 from metrics.instruments import Instruments

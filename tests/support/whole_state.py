@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from controller.snapshots.format import decode_steps
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from shard.state.producers import Producers
 from shard.state.shard_state import ShardState
 from shard.steps import complete

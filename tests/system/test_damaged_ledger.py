@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.ledger.paths import chunk_folder
+from headgate.ledger.objects import chunk_folder
 from tests.support.servers.cluster import SHARDS, Cluster
 from tests.support.servers.programs import TEST_SECONDS, get, jsonl, metric, wait_until
 

@@ -46,7 +46,7 @@ RETRY_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0)
 """Before what was refused is sent again."""
 
 Send = Callable[[AcknowledgementBatch, int], Awaitable[Acknowledged]]
-"""(batch, its number); see `headgate.client.consuming.consumer_requests`."""
+"""(batch, its number); see `headgate.client.consuming.consumer_context`."""
 OnNegative = Callable[[HeldKey, list[Redelivery], bool], None]
 """(holding, what was stored of it as failed, whether the leader refuses more of it at present)."""
 

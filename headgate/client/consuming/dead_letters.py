@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.client.consuming.consumer_tasks import ConsumerContext
+from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery

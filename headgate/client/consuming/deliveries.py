@@ -22,7 +22,7 @@ from typing import Final
 
 from headgate.client.connection import Client
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.consumer_tasks import ConsumerContext
+from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import Parking
 from headgate.client.consuming.record_feed import RecordFeed

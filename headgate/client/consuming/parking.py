@@ -22,7 +22,7 @@ from typing import Final
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.consumer_tasks import ConsumerContext
+from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
 from headgate.client.consuming.record_queue import HeldSegment, ParkedKey
 from headgate.client.request_attempts import body_of

@@ -25,7 +25,7 @@ import msgspec
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
-from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.model.positions import OffsetRange, OffsetRanges
 from headgate.model.text import listed
 from headgate.protocol.request_fields import MAX_BATCH_ACKNOWLEDGEMENTS
 from headgate.protocol.requests import Acknowledgement, NegativeAcknowledgement, ParkedRecord, ResumedKey

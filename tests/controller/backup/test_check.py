@@ -7,7 +7,7 @@ from controller.backup.check import CheckedShard, check_shard, missing_numbers
 from controller.backup.copy import copy_shard
 from headgate.errors import LedgerError
 from headgate.ledger.compacted import create_manifest, manifest_path
-from headgate.ledger.paths import ChunkRange, chunk_path, snapshot_path
+from headgate.ledger.objects import ChunkRange, chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.fakes.memory_ledger import LedgerInMemory

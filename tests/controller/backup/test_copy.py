@@ -10,7 +10,7 @@ from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
 from headgate.ledger.identity import identity_object, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
-from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
+from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore

@@ -18,7 +18,7 @@ from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
 from headgate.errors import NotDurableError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState

@@ -11,7 +11,7 @@ from drain.backlog.results import Result, publish_result
 from drain.protocol import CountedLedger
 from drain.service.service import DrainListener
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.storage.object_store import open_store
 from tests.support.fakes.drain_service import FakeDrainService
 

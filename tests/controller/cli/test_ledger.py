@@ -8,7 +8,7 @@ import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.identity import name_level
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.storage.object_store import open_store
 from tests.headgate.cli.conftest import Invoke

@@ -12,7 +12,7 @@ from controller.cli.up import READINESS_POLL_INTERVAL_SECONDS
 from controller.settings.load import load_settings
 from drain.setting_values import socket_path
 from headgate.errors import HeadgateError
-from headgate.ledger.paths import chunk_folder
+from headgate.ledger.objects import chunk_folder
 from metrics.health import ComponentInfo, ComponentState, Health
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder

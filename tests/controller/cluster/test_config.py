@@ -15,7 +15,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
 from headgate.ledger.identity import identity_object, name_level, present_shards, read_level
-from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
+from headgate.ledger.objects import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import ShardMap, shard_of
 from headgate.protocol.codec import device_session_id

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.leadership.policy.transitions import Role
-from headgate.ledger.paths import chunk_folder, chunk_path
+from headgate.ledger.objects import chunk_folder, chunk_path
 from tests.support.fakes.object_store import FakeStore, Fault, Operation
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender

@@ -13,7 +13,7 @@ from controller.leadership.policy.transitions import Event
 from controller.snapshots.job import take_snapshot
 from headgate.errors import LedgerError, TransportError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path, snapshot_path
+from headgate.ledger.objects import chunk_path, snapshot_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until

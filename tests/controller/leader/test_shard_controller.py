@@ -14,7 +14,7 @@ from controller.leadership.policy.transitions import Event, Role
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError
 from headgate.ledger import chunk
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol.codec import leader_topic

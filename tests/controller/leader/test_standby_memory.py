@@ -9,7 +9,7 @@ import pytest
 from controller.leader.follower import LISTING_INTERVAL_SECONDS
 from controller.snapshots.job import take_snapshot
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, begun_path
+from headgate.ledger.objects import IDENTITY_PATH, begun_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUn
 from headgate.ledger.checksum import seal_json
 from headgate.ledger.compacted import read_manifest
 from headgate.ledger.identity import claim_ledger_id, identity_object
-from headgate.ledger.paths import IDENTITY_PATH, ChunkRange
+from headgate.ledger.objects import IDENTITY_PATH, ChunkRange
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore, Fault
 from tests.support.waiting import until

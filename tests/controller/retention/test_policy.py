@@ -18,7 +18,7 @@ from controller.retention.policy import (
     trim_point,
 )
 from controller.settings.sections import RetentionSettings
-from headgate.ledger.paths import ChunkRange
+from headgate.ledger.objects import ChunkRange
 from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.layout import Layout
 from shard.state.consumers import Consumers

@@ -14,7 +14,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.sections import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import create_manifest
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.protocol import requests
 from shard.steps import complete

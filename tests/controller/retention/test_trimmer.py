@@ -10,7 +10,7 @@ from controller.retention.trimmer import Trimmer
 from controller.settings.sections import IngestSettings
 from controller.snapshots.restore import catch_up
 from headgate.ledger.compacted import create_manifest
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.objects import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState

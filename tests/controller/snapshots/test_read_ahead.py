@@ -7,7 +7,7 @@ import pytest
 
 from controller.snapshots.restore import MAX_READS, read_in_order, reads_under_way
 from headgate.errors import LedgerError
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
 pytestmark = pytest.mark.looptime

@@ -10,7 +10,7 @@ from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, snapshot_path
+from headgate.ledger.objects import chunk_folder, snapshot_path
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now

@@ -13,7 +13,7 @@ from controller.snapshots.job import main
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
 from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.objects import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver

@@ -10,7 +10,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob
 from drain.spark.chunks import LedgerChunks
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drain.backlog.merge import MergedRow, StateRow, drained, merge_rows, next_result, outstanding, previous_rows
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 
 TOPIC = 1
 SUBSCRIPTION = 2

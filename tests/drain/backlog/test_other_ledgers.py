@@ -13,7 +13,7 @@ from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, LedgerReplacedError
 from headgate.errors import LedgerError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, chunk_path
+from headgate.ledger.objects import IDENTITY_PATH, chunk_path
 from tests.drain.backlog.test_job_requests import chunk
 from tests.support.fakes.object_store import FakeStore
 

@@ -19,7 +19,7 @@ from drain.spark.engines import RunError
 from headgate.errors import LedgerError
 from headgate.ledger.compacted import decode_compacted, delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import ChunkRange, chunk_path, ranges_to_read
+from headgate.ledger.objects import ChunkRange, chunk_path, ranges_to_read
 from headgate.reading.stored_rows import StoredRows
 from tests.support.samples.chunks import record_rows
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger

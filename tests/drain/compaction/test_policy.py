@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drain.compaction.policy import PlannedCompaction, next_compaction
-from headgate.ledger.paths import FANOUT, ChunkRange
+from headgate.ledger.objects import FANOUT, ChunkRange
 
 
 def max_ranges(compacted: int, chunks: int) -> int:

@@ -12,7 +12,7 @@ from drain.spark.engines import RunError
 from headgate.errors import LedgerError
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, manifest_ranges
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, chunk_path, compacted_through, ranges_to_read
+from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from trials.compaction import compacted_objects
 

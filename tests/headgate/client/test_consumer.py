@@ -14,7 +14,7 @@ from headgate.errors import (
     LedgerError,
     RequestRejectedError,
 )
-from headgate.model.position_token import PositionToken, decode_positions
+from headgate.model.positions import PositionToken, decode_positions
 from headgate.protocol import codec
 from headgate.protocol.codec import HeadAnnouncement, head_topic
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation

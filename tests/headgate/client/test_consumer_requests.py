@@ -4,7 +4,7 @@ import contextlib
 from types import SimpleNamespace
 
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
+from headgate.client.consuming.consumer_context import ConsumerOptions, ConsumerRequests
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.errors import NoLeaderError
 from headgate.model.entries import SubscriptionType

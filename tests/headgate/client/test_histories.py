@@ -12,7 +12,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.process.background import end_tasks
 from headgate.protocol.request_fields import Behind
 from shard.state.shard_state import ShardState

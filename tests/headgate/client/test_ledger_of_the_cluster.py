@@ -11,7 +11,7 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.protocol import codec
 from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.request_fields import PROTOCOL_VERSION

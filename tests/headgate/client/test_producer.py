@@ -18,7 +18,7 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.ledger.chunk import decode_records
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
 from headgate.protocol.requests import ProduceBatch
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all

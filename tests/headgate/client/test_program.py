@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headgate.client.consuming.consumer_requests import host_name, library_version, program_text
+from headgate.client.consuming.consumer_context import host_name, library_version, program_text
 from headgate.protocol.request_fields import ProgramText
 
 

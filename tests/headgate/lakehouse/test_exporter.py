@@ -18,7 +18,7 @@ from headgate.lakehouse.exporter import Exporter
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import TableConflictError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path, snapshot_path
+from headgate.ledger.objects import chunk_path, snapshot_path
 from headgate.reading.topic_position import TopicPosition
 from headgate.views.topics import TopicInfo
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible

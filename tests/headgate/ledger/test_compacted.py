@@ -17,7 +17,7 @@ from headgate.ledger.compacted import (
     read_manifest,
 )
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH, ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, compacted_through, ranges_to_read
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples import manifests
 from tests.support.samples.manifests import compacted_object

@@ -23,7 +23,7 @@ from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
 from headgate.ledger.compacted import decode_compacted, manifest_path, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.reading.tail import ChunkCache
 from tests.recorded.recording import ARCHIVE, FOLDER, load

@@ -15,7 +15,7 @@ from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import seal_json
 from headgate.ledger.compacted import create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_name, snapshot_path
+from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol.replies import Grant
 from headgate.reading.segment_reader import CompactedRecords, SegmentReader

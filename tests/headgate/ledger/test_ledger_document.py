@@ -11,7 +11,7 @@ import pytest
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import compacted
 from headgate.ledger.chunk import COLUMNS, FORMAT, ChunkHeader, facts_of
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
+from headgate.ledger.objects import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from tests.support.documents.markdown import sections, ticked

@@ -5,7 +5,7 @@ import pytest
 
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.checksum import SEAL_BYTES, parquet_footer_start
-from headgate.ledger.format_check import check_sealed
+from headgate.ledger.objects import check_sealed
 from tests.support.samples.object_formats import of_newer_format, of_older_format, sealed
 
 KEY = b"headgate-test"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.model.positions import OffsetRange, OffsetRanges
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=15)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ConfigError
-from headgate.model.position_token import PositionToken, decode_positions
+from headgate.model.positions import PositionToken, decode_positions
 
 NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
 TOKEN = PositionToken("orders", 7, "5" * 32, {0: 60, 2**40: 2**62}, [0], [(42, 2**62 + 1)])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from headgate.protocol.backlog import (
     count_records,
     estimate_drain,

@@ -15,7 +15,7 @@ from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS

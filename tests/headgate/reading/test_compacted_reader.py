@@ -11,7 +11,7 @@ import pytest
 from headgate.errors import LedgerError
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import ChunkRange, chunk_folder, chunk_name
+from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_name
 from headgate.log.event_log import LogEvent
 from headgate.protocol.replies import Grant
 from headgate.protocol.requests import Record

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.objects import snapshot_path
 from headgate.reading.copy_position import MAX_POSITION_BYTES, CopyProgress, decode_copy
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_position import Snapshot, beginning

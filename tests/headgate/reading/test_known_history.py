@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.position_token import KnownHistory
+from headgate.model.positions import KnownHistory
 from headgate.protocol.requests import Heartbeat
 from shard.requests.verdicts import judge_history
 from shard.state.shard_state import ShardState

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
-from headgate.ledger.paths import chunk_path
+from headgate.ledger.objects import chunk_path
 from headgate.process.background import cancel_and_wait
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.tail import Head

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.consumers import Holdings
 from shard.subscriptions.acknowledgements import judge

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.model.offset_ranges import OffsetRanges
+from headgate.model.positions import OffsetRanges
 from shard.state.consumers import Holding, RegisteredConsumer
 from shard.state.redelivery import Attempts
 from shard.state.topic import SLOT_MS, Traffic

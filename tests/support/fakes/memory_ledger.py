@@ -4,7 +4,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now

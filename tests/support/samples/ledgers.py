@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.chunk_writer.builder import ChunkBuilder
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import header_bytes

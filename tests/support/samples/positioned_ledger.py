@@ -15,7 +15,7 @@ from headgate import topic_dataset
 from headgate.client.topic_source import TopicSource
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import IDENTITY_PATH, snapshot_path
+from headgate.ledger.objects import IDENTITY_PATH, snapshot_path
 from headgate.model import entries as e
 from headgate.reading.topic_files import positions_at
 from headgate.storage.object_store import open_store

@@ -28,7 +28,7 @@ from controller.settings.sections import IngestSettings, RetentionSettings, Scal
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.identity import identity_object, name_level
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model import entries as e
 from headgate.model.hashing import ShardMap
 from metrics.instruments import Instruments

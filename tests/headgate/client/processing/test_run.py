@@ -11,7 +11,7 @@ import pytest
 from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
 from headgate.errors import AcknowledgementsNotStoredError, ConfigError, FencedError, HandlerFailedError, HeadgateError
 from headgate.model.hashing import segment_hash
-from headgate.model.position_token import decode_positions
+from headgate.model.positions import decode_positions
 from headgate.protocol.replies import Revocation
 from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import ScriptedCluster, acknowledged, consumer, grant, registration

@@ -1,30 +1,31 @@
-"""The requests of one member of a subscription: register, heartbeat, confirm a revocation, leave.
+"""What the parts of one consumer share: its requests to the leader, its tasks, and the first failure."""
 
-It knows what a registration says, and checks what the user asked for. It keeps no state of the
-membership, and does not decide when to ask.
-"""
-
+import asyncio
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import Final, TypedDict, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from msgspec.structs import asdict
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.request_attempts import BodyT, body_of
 from headgate.errors import ConfigError, HeadgateError, rejection
+from headgate.log.event_log import EventLogger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.model.position_token import KnownHistory, PositionToken, decode_positions
+from headgate.model.positions import KnownHistory, PositionToken, decode_positions
+from headgate.process.background import end_tasks
 from headgate.protocol import requests
 from headgate.protocol.replies import (
     Acknowledged,
@@ -295,3 +296,57 @@ class ConsumerRequests:
         ledger_id = bytes.fromhex(self.ledger_id)
         reply = await self._client.request(self._shard, request, timeout_seconds, ledger_id)
         return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch
+
+
+class ConsumerTasks:
+    """Starts tasks. A task that fails ends the consumer, because it would be silent without it."""
+
+    def __init__(self, consumer: str, log: EventLogger) -> None:
+        self.failure: HeadgateError | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        self._consumer = consumer
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._consumer}-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def fail(self, error: HeadgateError) -> None:
+        """Record that the consumer cannot continue. Only the first failure counts."""
+        if self.failure is None:
+            self.failure = error
+            self._log.error("consumer.failed", reason=str(error))
+            self.on_failure()
+
+    async def cancel(self) -> None:
+        """Cancel all tasks but the calling one, and wait until they have ended."""
+        await end_tasks(*(task for task in self._tasks if task is not asyncio.current_task()))
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, HeadgateError):
+            self.fail(error)
+        elif error is not None:
+            # A bug: the iterator raises it, with its own traceback as the cause.
+            failure = HeadgateError(f"{task.get_name()} failed: {error!r}")
+            failure.__cause__ = error
+            self.fail(failure)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """What the parts of one consumer share."""
+
+    kind: SubscriptionType
+    client: Client
+    requests: ConsumerRequests
+    feed: RecordFeed
+    acknowledger: Acknowledger
+    tasks: ConsumerTasks
+    log: EventLogger
