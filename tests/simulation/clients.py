@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from headgate.client.connection import Client
 from headgate.protocol.codec import device_sentinel_topic, publish_filters
@@ -40,7 +41,7 @@ class DeviceClients:
     ) -> None:
         """``on_switch`` is called when `on` changes. ``pause`` waits between publications.
 
-        ``shard``: that of ``topic``, which is its first. ``switch_probability``: per publication.
+        ``shard``: that of ``topic``. ``switch_probability``: per publication.
         """
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
@@ -50,13 +51,18 @@ class DeviceClients:
         """Probability that a publication is retained by the broker."""
         self._on_switch = on_switch
         self._pause = pause
-        self._session = f"headgate:{cluster}:shard:{shard}:topic:1:"
+        self._session = f"headgate:{cluster}:shard:{shard}:topic:"
         self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
-        self._filters = publish_filters(cluster, topic) | {device_sentinel_topic(cluster, shard, 1)}
+        self._filters = publish_filters(cluster, topic)
+        self._sentinel_of = partial(device_sentinel_topic, cluster, shard)
         self._topic_prefix = f"headgate/{cluster}/publish/{topic}/"
+
+    def publish_to(self, topic_id: int) -> None:
+        self._session += f"{topic_id}:"
+        self._filters |= {self._sentinel_of(topic_id)}
 
     @property
     def is_settled(self) -> bool:

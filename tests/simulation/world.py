@@ -274,8 +274,8 @@ class ClusterSimulation:
             stack.push_async_callback(self._end_everything)
             self.commands = self.client("admin", CommandClient)
             admin = await stack.enter_async_context(Admin(self.commands, timeout_seconds=COMMAND_SECONDS))
-            for topic in self.topics:
-                await admin.create_topic(topic, segments=2)
+            created = {topic: await admin.create_topic(topic, segments=2) for topic in self.topics}
+            self.device_clients.publish_to(created[TOPIC].topic_id)
             self.start_burst(FIRST_BURST_SECONDS)
             others: list[asyncio.Task[None]] = []
             producers = []
