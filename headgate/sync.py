@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import functools
 import os
 import threading
@@ -422,12 +423,18 @@ class Admin(_Facade[admin.Admin]):
     @_connecting(admin.Admin)
     def __init__(self) -> None: ...
 
+    def bound_to(self, seen: admin.Seen | None) -> Self:
+        """As `headgate.Admin.bound_to`. Close the original."""
+        bound = copy.copy(self)
+        bound._client = self._client.bound_to(seen)  # noqa: SLF001 - of its own class
+        return bound
+
     ledger_url = _blocking(admin.Admin.ledger_url)
     create_topic = _blocking(admin.Admin.create_topic)
     import_topic = _blocking(admin.Admin.import_topic)
     list_topics = _blocking(admin.Admin.list_topics)
     describe_topic = _blocking(admin.Admin.describe_topic)
-    identity = _blocking(admin.Admin.identity)
+    seen = _blocking(admin.Admin.seen)
     pruned_ends = _blocking(admin.Admin.pruned_ends)
     topic_settings = _blocking(admin.Admin.topic_settings)
     leader_of = _blocking(admin.Admin.leader_of)

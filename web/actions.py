@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from headgate.client.admin import Admin, subscription_type
+from headgate.client.admin import Admin, Seen, subscription_type
 from headgate.client.open_letters import OpenLetters, act, find_open
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError, StoreError
 from headgate.model.text import Encoding, as_bytes, as_text, listed
@@ -218,11 +218,13 @@ ACTIONS: Final = {
 }
 
 
-async def _identity(admin: Admin, given: Mapping[str, Any]) -> str:
+async def _seen(admin: Admin, given: Mapping[str, Any]) -> Seen | None:
+    """Return which topic, subscription and consumer are named; what is created does not exist yet."""
     names = [given[each] for each in (*SUBSCRIPTION, "consumer") if each in given]
-    with suppress(RequestRejectedError):  # What is created does not exist yet.
-        return await admin.identity(*names) if names else ""
-    return ""
+    for count in range(len(names), 0, -1):
+        with suppress(RequestRejectedError):
+            return await admin.seen(*names[:count])
+    return None
 
 
 def find_action(name: str) -> Action:
@@ -260,11 +262,14 @@ class Actions:
         *values, of = msgspec.structs.astuple(fields)
 
         async def perform(admin: Admin) -> tuple[list[str], str]:
-            found, present = await action.preview(admin, *values), await _identity(admin, given)
-            if of and of != present:
-                raise InvalidQueryError("it was created or started again since it was shown: nothing was changed")
+            seen = await _seen(admin, given)  # Before it is shown.
+            *_, present = texts = [""] if seen is None else seen.texts()
+            if of and of not in texts:
+                what = f"it had id {of} when it was shown, and has {present or 'none'} now"
+                raise InvalidQueryError(f"{what}: it was deleted, created or started again; nothing was changed")
+            found = await action.preview(admin, *values)
             if not dry_run:
-                await action.execute(admin, *values)
+                await action.execute(admin.bound_to(seen), *values)
             return found, present
 
         outcome = "unknown"

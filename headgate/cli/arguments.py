@@ -27,6 +27,7 @@ from headgate.model.time_text import TIME_HELP, time_ms
 
 if TYPE_CHECKING:
     from headgate import Admin
+    from headgate.client.admin import Seen
 
 COMPLETION_SECONDS: Final = 3.0
 """A person waits with a finger on the Tab key."""
@@ -199,17 +200,18 @@ def require_consent(context: CommandContext) -> None:
         )
 
 
-def ask_first(context: CommandContext, question: str, unchanged: str, *names: str) -> None:
-    """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes.
+def seen_before(context: CommandContext, *names: str) -> Seen | None:
+    """Return which topic, subscription or consumer has ``names``, before it is shown; None: the command does not ask.
 
-    ``names``: what was shown, a topic, a subscription or a consumer. One that is created, or whose program is started,
-    again before the answer is another one.
+    One that is created, or whose program is started, again before the answer is another one: `Admin.bound_to`.
     """
-    shown = context.ask(lambda admin: admin.identity(*names)) if names else ""
+    return context.ask(lambda admin: admin.seen(*names)) if context.asks_first and names else None
+
+
+def ask_first(question: str, unchanged: str) -> None:
+    """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes."""
     if not click.confirm(question, err=True):
         raise HeadgateError(f"{unchanged}, because the answer was not y")
-    if names and context.ask(lambda admin: admin.identity(*names)) != shown:
-        raise HeadgateError(f"{unchanged}, because it was created or started again meanwhile")
 
 
 def destroy(
@@ -221,21 +223,24 @@ def destroy(
     *,
     question: str = "",
     done: str = "deleted",
+    seen: Seen | None = None,
 ) -> None:
     """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
 
     ``contents`` shows what would go, unless JSON is printed, and returns its part of the report, which names the topic
-    and subscription, if it is in one. ``question``: by default whether to delete it.
+    and subscription, if it is in one. ``question``: by default whether to delete it. ``seen``: from `seen_before`, if
+    something of it was shown before.
     """
     require_consent(context)
+    names = [report[each] for each in ("topic", "subscription", "consumer") if each in report]
+    seen = seen or seen_before(context, *names)
     report |= {done: not context.dry_run}
     if not context.yes or context.dry_run:
         report |= contents()
     if context.asks_first:
-        names = [report[each] for each in ("topic", "subscription", "consumer") if each in report]
-        ask_first(context, question or f"Delete {what}?", f"{what} was not {done}", *names)
+        ask_first(question or f"Delete {what}?", f"{what} was not {done}")
     if not context.dry_run:
-        context.ask(request)
+        context.ask(lambda admin: request(admin.bound_to(seen)))
     context.report(report, f"dry run: {what} was not {done}" if context.dry_run else f"{what} {done}")
 
 

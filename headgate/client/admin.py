@@ -6,9 +6,10 @@ in every attempt, so it is made once, and a deadline, so it is not made after th
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import asdict
@@ -45,7 +46,9 @@ from headgate.protocol.request_fields import (
     MAX_HELD_SEGMENTS,
     PolicyField,
     Start,
+    SubscriptionCommand,
     SubscriptionRequest,
+    TopicCommand,
     TopicRequest,
     require_fields,
     require_name,
@@ -61,6 +64,7 @@ from headgate.views.topics import ProducerInfo, PruneResult, TopicImportResult, 
 
 T = TypeVar("T")
 ReplyT = TypeVar("ReplyT", bound=ReplyBody)
+RequestT = TypeVar("RequestT", bound=TopicRequest)
 PageT = TypeVar("PageT", bound=PageReply)
 ListRequestT = TypeVar(
     "ListRequestT",
@@ -86,6 +90,26 @@ class TopicSetting(msgspec.Struct, frozen=True):
     """The topic's own value, a setting of the cluster, or headgate's default."""
 
 
+class Seen(NamedTuple):
+    """Which topic, subscription and program of a consumer had these names when they were shown."""
+
+    topic: str
+    topic_id: int
+    subscription: str | None = None
+    subscription_id: int | None = None
+    consumer: str | None = None
+    consumer_incarnation: int | None = None
+
+    def texts(self) -> list[str]:
+        """Return a text for the topic, for the subscription and for the program, as far as there is one."""
+        program = f"{self.subscription_id}/{self.consumer_incarnation}"
+        numbers = (self.topic_id, self.subscription_id, program if self.consumer_incarnation is not None else None)
+        return [str(each) for each in numbers if each is not None]
+
+
+_BOUND: Final = TopicCommand | SubscriptionCommand | requests.CreateSubscription
+
+
 class Admin:
     """Manages topics, named producers and subscriptions. Use it as an async context manager.
 
@@ -94,6 +118,8 @@ class Admin:
     name that cannot be used. A method that changes something was not executed, and will not be, if
     it raises NoLeaderError. It may have been executed if it raises CommandUnknownError.
     """
+
+    _seen: Seen | None = None
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """``timeout_seconds`` bounds each command, including a change of leader during it.
@@ -223,18 +249,35 @@ class Admin:
         """Return the segments of ``topic``."""
         return (await self._ask(requests.DescribeTopic(topic=topic), TopicReply)).topic
 
-    async def identity(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> str:
-        """Return a text that differs once what is named last was created, or its program started, again or elsewhere.
-
-        :meta private:
-        """
+    async def seen(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> Seen:
+        """Return which topic, subscription and program have these names now, for `bound_to`."""
+        topic_id = (await self.describe_topic(topic)).topic_id
         if subscription is None:
-            number = f"{(await self.describe_topic(topic)).topic_id}"
-        else:
-            found = await self.describe_subscription(topic, subscription)
-            number = f"{found.subscription_id}"
-            number += "".join(f"/{each.incarnation}" for each in found.consumers if each.consumer == consumer)
-        return f"{self.client.cluster_watch.ledger.hex()}/{number}"
+            return Seen(topic, topic_id)
+        found = await self.describe_subscription(topic, subscription)
+        program = next((each.incarnation for each in found.consumers if each.consumer == consumer), None)
+        return Seen(topic, topic_id, subscription, found.subscription_id, consumer, program)
+
+    def bound_to(self, seen: Seen | None) -> Self:
+        """Return this Admin, while it is connected, for what was ``seen``.
+
+        A command that changes it is refused with RequestRejectedError if its name belongs to another one by then: the
+        topic or subscription was deleted and created again, or the consumer's program was started again. None: no
+        command is.
+        """
+        bound = copy.copy(self)
+        bound._seen = seen  # noqa: SLF001 - of its own class
+        return bound
+
+    def _bound(self, request: RequestT) -> RequestT:
+        seen, given = self._seen, dict[str, int | None]()
+        if seen is not None and seen.topic == request.topic and isinstance(request, _BOUND):
+            given["topic_id"] = seen.topic_id
+            if isinstance(request, SubscriptionCommand) and seen.subscription == request.subscription:
+                given["subscription_id"] = seen.subscription_id
+                if isinstance(request, requests.EvictConsumer) and seen.consumer == request.consumer:
+                    given["consumer_incarnation"] = seen.consumer_incarnation
+        return msgspec.structs.replace(request, **given)
 
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
         """Return where pruned ``segments`` of ``topic`` ended, as far as the leader remembers them.
@@ -560,6 +603,7 @@ class Admin:
         return self.client.new_token()
 
     async def _ask(self, request: TopicRequest, kind: type[ReplyT]) -> ReplyT:
+        request = self._bound(request)
         return await self._at(request.topic, partial(self._request, request=request, kind=kind))
 
     async def _at(self, topic: str, ask: Callable[[int], Awaitable[T]]) -> T:
@@ -572,6 +616,7 @@ class Admin:
         """Create a topic once no other shard can have it, or change it where it is."""
         self._all_shards()
         require_name("topic", request.topic)
+        request = self._bound(request)
         place = await self.client.places.find(request.topic, self._timeout_seconds)
         while True:
             shard, shards = place

@@ -147,6 +147,19 @@ class SubscriptionRequest(TopicRequest, frozen=True):
     subscription: Name
 
 
+class TopicCommand(TopicRequest, frozen=True, kw_only=True):
+    """The field of every command about a topic. ``topic_id``: of the one that was seen, and no other is changed."""
+
+    topic_id: Natural | None = None
+
+
+class SubscriptionCommand(SubscriptionRequest, frozen=True, kw_only=True):
+    """Fields of every command about a subscription. ``topic_id`` and ``subscription_id``: see `TopicCommand`."""
+
+    topic_id: Natural | None = None
+    subscription_id: Natural | None = None
+
+
 class ConsumerRequest(SubscriptionRequest, frozen=True):
     """Fields of every request of a consumer."""
 

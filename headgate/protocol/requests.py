@@ -45,8 +45,10 @@ from headgate.protocol.request_fields import (
     ShardCount,
     ShardCounts,
     Start,
+    SubscriptionCommand,
     SubscriptionRequest,
     Token,
+    TopicCommand,
     TopicRequest,
 )
 
@@ -436,7 +438,7 @@ class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     end_offset: Natural | None = None
 
 
-class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
+class ImportTopic(TopicCommand, frozen=True, tag="import_topic"):
     """Create an external topic, or update it: add new segments and seal others.
 
     ``complete``: every segment that the source still has is listed; False: unlisted segments stay
@@ -456,7 +458,7 @@ class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
     shards: ShardCounts = []
 
 
-class DeleteTopic(TopicRequest, frozen=True, tag="delete_topic"):
+class DeleteTopic(TopicCommand, frozen=True, tag="delete_topic"):
     """Delete a topic. ``force`` is required while consumers use it."""
 
     token: Token
@@ -488,21 +490,21 @@ class FindTopic(TopicRequest, frozen=True, tag="find_topic"):
     """Ask whether this shard has a topic: in a cluster that has grown, more than one shard can have it."""
 
 
-class SplitSegment(TopicRequest, frozen=True, tag="split_segment"):
+class SplitSegment(TopicCommand, frozen=True, tag="split_segment"):
     """Split an active segment at the middle of its range."""
 
     segment: Natural
     token: Token
 
 
-class MergeSegments(TopicRequest, frozen=True, tag="merge_segments"):
+class MergeSegments(TopicCommand, frozen=True, tag="merge_segments"):
     """Merge two active segments with adjacent ranges."""
 
     segments: tuple[Natural, Natural]
     token: Token
 
 
-class SetTopicPolicy(TopicRequest, frozen=True, tag="set_topic_policy"):
+class SetTopicPolicy(TopicCommand, frozen=True, tag="set_topic_policy"):
     """Override cluster settings for one topic. None leaves a field as it is; ``reset`` removes overrides."""
 
     token: Token
@@ -510,7 +512,7 @@ class SetTopicPolicy(TopicRequest, frozen=True, tag="set_topic_policy"):
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
 
-class PruneTopic(TopicRequest, frozen=True, tag="prune_topic"):
+class PruneTopic(TopicCommand, frozen=True, tag="prune_topic"):
     """Prune every drained segment now, regardless of retention. ``dry_run``: only report what would be pruned."""
 
     token: Token
@@ -569,21 +571,25 @@ class CreateSubscription(SubscriptionRequest, frozen=True, tag="create_subscript
     topic_id: Natural | None = None
 
 
-class DeleteSubscription(SubscriptionRequest, frozen=True, tag="delete_subscription"):
+class DeleteSubscription(SubscriptionCommand, frozen=True, tag="delete_subscription"):
     """Delete a subscription. ``force`` is required while it has consumers."""
 
     token: Token
     force: bool = False
 
 
-class EvictConsumer(SubscriptionRequest, frozen=True, tag="evict_consumer"):
-    """Remove a consumer as if its grace period had ended. The running program must not register again."""
+class EvictConsumer(SubscriptionCommand, frozen=True, tag="evict_consumer"):
+    """Remove a consumer as if its grace period had ended. The running program must not register again.
+
+    ``consumer_incarnation``: of the program that was seen; no later one is removed.
+    """
 
     consumer: Name
     token: Token
+    consumer_incarnation: Natural | None = None
 
 
-class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"):
+class SeekSubscription(SubscriptionCommand, frozen=True, tag="seek_subscription"):
     """Move a subscription while its consumers run.
 
     Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
@@ -596,17 +602,16 @@ class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     dry_run: bool = False
     history: History = []
-    topic_id: Natural | None = None
 
 
-class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscription_order"):
+class SetSubscriptionOrder(SubscriptionCommand, frozen=True, tag="set_subscription_order"):
     """Make children wait for their ancestors (``strict``) or not (``none``), from now on."""
 
     order: Order
     token: Token
 
 
-class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_policy"):
+class SetDeliveryPolicy(SubscriptionCommand, frozen=True, tag="set_delivery_policy"):
     """Change what happens to records that a subscription has not acknowledged. None leaves a field as it is.
 
     ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off; the first two
@@ -630,7 +635,7 @@ class ListParkedKeys(ListRequest, frozen=True, tag="list_parked_keys"):
     key: ParkedKeyBytes | None = None
 
 
-class ResumeKey(SubscriptionRequest, frozen=True, tag="resume_key"):
+class ResumeKey(SubscriptionCommand, frozen=True, tag="resume_key"):
     """Deliver the records of a parked key in order, before newer ones. ``drop``: without those that are parked now."""
 
     key: ParkedKeyBytes

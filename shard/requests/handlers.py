@@ -11,8 +11,8 @@ from typing import TypeVar
 from headgate.model import entries as e
 from headgate.protocol.codec import user_of
 from headgate.protocol.replies import AnyReplyBody, Done
-from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import Request
+from headgate.protocol.request_fields import RequestBody, SubscriptionCommand, TopicCommand
+from headgate.protocol.requests import CreateSubscription, EvictConsumer, Request
 from metrics.label_values import RequestLimit
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
@@ -112,19 +112,22 @@ def _registration(kind: type[BodyT], respond: Callable[[BodyT, ShardState, str],
     def handle(request: Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
         try:
+            require_seen(request.body, state)
             outcome = respond(request.body, state, request.client_id)
         except RequestRefusedError as error:
             return error.refusal
-        return Stepwise(_take(outcome.steps)) if isinstance(outcome, Stepwise) else outcome
+        return Stepwise(_take(outcome.steps, request.body, state)) if isinstance(outcome, Stepwise) else outcome
 
     return kind, handle
 
 
-def _take(steps: Steps[StepResult]) -> Steps[StepResult]:
+def _take(steps: Steps[StepResult], body: RequestBody, state: ShardState) -> Steps[StepResult]:
     try:
-        return (yield from steps)
+        result = yield from steps
+        require_seen(body, state)  # The topic may have been created again since the first step.
     except RequestRefusedError as error:
         return error.refusal
+    return result
 
 
 FoundT = TypeVar("FoundT")
@@ -141,6 +144,32 @@ def find_topic(name: str, state: ShardState) -> Topic:
 def find_subscription(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription]:
     topic = find_topic(topic_name, state)
     return topic, _require(topic.subscriptions.get(name), f"topic {topic_name!r} has no subscription {name!r}")
+
+
+def require_seen(body: RequestBody, state: ShardState) -> None:
+    """Refuse a command about another topic, subscription or program than its sender has seen; not a repeated one."""
+    if not isinstance(body, TopicCommand | SubscriptionCommand | CreateSubscription):
+        return
+    if getattr(body, "token", None) in state.commands:
+        return
+    if body.topic_id is not None:
+        topic = find_topic(body.topic, state)
+        _require_same(f"topic {body.topic!r}", body.topic_id, topic.topic_id)
+    if isinstance(body, SubscriptionCommand) and body.subscription_id is not None:
+        _, subscription = find_subscription(body.topic, body.subscription, state)
+        what = f"subscription {body.subscription!r} of topic {body.topic!r}"
+        _require_same(what, body.subscription_id, subscription.subscription_id)
+    if isinstance(body, EvictConsumer) and body.consumer_incarnation is not None:
+        _, subscription = find_subscription(body.topic, body.subscription, state)
+        if (consumer := subscription.consumers.get(body.consumer)) is not None:
+            what = f"consumer {body.consumer!r} of subscription {body.subscription!r}"
+            _require_same(what, body.consumer_incarnation, consumer.incarnation, "started again: it has incarnation")
+
+
+def _require_same(what: str, seen: int, present: int, how: str = "deleted and created again: it has id") -> None:
+    if seen != present:
+        kind = how.rpartition(" ")[2]
+        raise RequestRefusedError(invalid(f"{what} was {how} {present}, and the request is for {kind} {seen}"))
 
 
 def find_producer(name: str, state: ShardState) -> ProducerState:

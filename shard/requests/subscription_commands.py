@@ -69,8 +69,6 @@ def _start_positions(start: Start, topic: Topic) -> dict[int, int]:
 def create_subscription(request: CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
     """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
     topic = find_topic(request.topic, state)
-    if (refusal := _refused_topic(request, topic)) is not None:
-        return refusal
     existing = topic.subscriptions.get(request.subscription)
     if existing is not None:
         is_wanted = request.if_absent and existing.type == request.subscription_type
@@ -114,15 +112,6 @@ def _requested_start(request: CreateSubscription, topic: Topic) -> dict[int, int
     )
 
 
-def _refused_topic(request: CreateSubscription | SeekSubscription, topic: Topic) -> Refusal | None:
-    if request.topic_id in (None, topic.topic_id):
-        return None
-    return invalid(
-        f"topic {topic.name!r} was deleted and created again: it has id {topic.topic_id}, and the request is for id "
-        f"{request.topic_id}"
-    )
-
-
 def _exists(existing: Subscription, request: CreateSubscription) -> Refusal:
     name = f"subscription {existing.name!r} of topic {existing.topic!r}"
     if request.if_absent:
@@ -151,8 +140,6 @@ def seek_subscription(request: SeekSubscription, state: ShardState) -> Decision 
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
-    if (refusal := _refused_topic(request, topic)) is not None:
-        return refusal
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "

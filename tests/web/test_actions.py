@@ -79,15 +79,18 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     status, text = await post(harness, f"{path}?dry_run=true", body)
     shown = json.loads(text)
     assert (status, shown | {"of": ""}) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name], "of": ""})
-    names = [GIVEN[name][each] for each in ("topic", "subscription", "consumer") if each in GIVEN[name]]
-    assert ([], f"ledger/{names[-1]}" if names else "") == (harness.sent, shown["of"])
+    ids = {"topic": "1", "subscription": "2", "consumer": "2/1699999700000"}
+    names = [each for each in ids if each in GIVEN[name]]
+    assert ([], ids[names[-1]] if names else "") == (harness.sent, shown["of"])
 
-    late = json.dumps(GIVEN[name] | {"of": "another ledger/7"})
+    late = json.dumps(GIVEN[name] | {"of": "7"})
     assert ((await post(harness, path, late))[0], harness.sent) == (400, []), "it was created again since"
     with capture_logs() as logs:
         status, text = await post(harness, path, json.dumps(GIVEN[name] | {"of": shown["of"]}))
     assert (status, json.loads(text)["changes"]) == (200, CHANGES[name])
     ((user, request),) = harness.sent
+    seen = {each: f"{getattr(request, f'{each}_id')}" for each in names if hasattr(request, f"{each}_id")}
+    assert seen == {each: ids[each] for each in seen}, "the leader compares them"
     assert (user, [spoken(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
         "administrator",
         [str(value) for value in GIVEN[name].values()],
@@ -206,7 +209,7 @@ async def test_links_to_actions_are_shown_to_those_who_may(harness, monkeypatch)
     assert sorted(found) == sorted(ACTIONS)
     assert [await links(SUBSCRIPTION, name) for name in ("consumer", "observer", "up")] == [["seek"], [], []]
     _, _, update = await harness.get("/topics/orders", Authorization="Bearer consumer")
-    assert re.findall(r'href="(/actions/[^"]+)', update) == ["/actions/create-subscription?topic=orders"]
+    assert re.findall(r'href="(/actions/[^"]+)', update) == ["/actions/create-subscription?topic=orders&amp;of=1"]
     harness.server.access = HttpAccess()
     assert await links("/topics/orders") == [], "without tokens, or without rights"
 
@@ -281,7 +284,9 @@ async def test_the_page_asks_for_what_is_missing_and_escapes_what_is_given(harne
     assert (status, "<script>alert" in html, "&lt;script&gt;alert" in html) == (200, False, True)
     status, _, html = await harness.get("/actions/split?topic=orders&segment=2", **headers)
     assert (status, 'method="post"' in html, "Confirm: split" in html) == (200, True, True)
-    assert 'name="of" value="ledger/orders"' in html
+    assert 'name="of" value="1"' in html
+    status, _, html = await harness.get("/actions/split?topic=orders&segment=2&of=7", **headers)
+    assert (status, "it had id 7 when it was shown, and has 1 now" in html) == (400, True), "a page of an earlier topic"
     assert "Confirm" not in (await post(harness, "/actions/split", "topic=orders&segment=2"))[1]
     status, _, html = await harness.get("/actions/split?topic=orders&segment=0", **headers)
     assert (status, 'role="alert">segment 0 of orders is not active' in html, 'value="orders"' in html) == (

@@ -30,13 +30,14 @@ def action_page(
     text, button = found or "The next page says what would change.", "Show"
     if isinstance(found, ActionDocument):
         text, button = ("This would change:", f"Confirm: {name}") if found.dry_run else ("Done. This has changed:", "")
+    of = found.of if isinstance(found, ActionDocument) else given.get("of")
     form = element(
         "form",
         *(
             element("label", f"{each} ", form_field(each, kind, given.get(each), is_fixed=button != "Show"))
             for each, kind in fields.items()
         ),
-        element("input", type="hidden", name="of", value=found.of) if isinstance(found, ActionDocument) else None,
+        element("input", type="hidden", name="of", value=of) if of else None,
         element("button", button) if button else None,
         method="get" if isinstance(found, str) else "post",
         action=f"/actions/{name}",

@@ -61,7 +61,7 @@ def topic_page(document: TopicDocument) -> Page:
         as_of_ms=document.as_of_ms,
         crumbs=((name, ("topics", name)),),
         actions=("split", "merge", "create-subscription", "delete-topic"),
-        acts_on={"topic": name},
+        acts_on={"topic": name, "of": f"{topic.topic_id}"},
         parts={
             "totals": part(
                 "totals",
@@ -167,7 +167,7 @@ def subscription_page(document: SubscriptionDocument) -> Page:
         as_of_ms=now_ms,
         crumbs=((topic, ("topics", topic)), (name, ("topics", topic, "subscriptions", name))),
         actions=("seek", "evict", "resume", "delete-subscription"),
-        acts_on={"topic": topic, "subscription": name},
+        acts_on={"topic": topic, "subscription": name, "of": f"{found.subscription_id}"},
         parts={
             "totals": part("totals", _totals(document), dead and element("p", dead)),
             "waiting": part("waiting", _waiting(document), heading="What waits"),

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
+from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent, seen_before
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
+from headgate.errors import HeadgateError
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
         raise click.UsageError("--yes and --dry-run require --replay or --drop: without them, the letters are listed")
     if drop:
         require_consent(context)
+    seen = seen_before(context, topic, name) if drop else None
     found, letters = context.ask(lambda admin: _list(admin, topic, name))
     if replay or drop:
         found.require_order_kept(replay=replay)
@@ -61,7 +63,9 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
     if drop and count and context.asks_first:
-        ask_first(context, f"Drop {what}?", "nothing was dropped", topic, name)
+        ask_first(f"Drop {what}?", "nothing was dropped")
+        if seen_before(context, topic, name) != seen:
+            raise HeadgateError("nothing was dropped, because the subscription was created again meanwhile")
     if (count or (drop and found.has_stored)) and not context.dry_run:
         from headgate.client.open_letters import act  # noqa: PLC0415
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import base64_option, consent_options, destroy, key_bytes, of_subscription
+from headgate.cli.arguments import (
+    base64_option,
+    consent_options,
+    destroy,
+    key_bytes,
+    of_subscription,
+    require_consent,
+    seen_before,
+)
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
@@ -90,6 +98,8 @@ def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64:
     is dropped and asks first. Elsewhere it needs --yes.
     """
     wanted = key_bytes(key, is_base64=is_base64)
+    require_consent(context)
+    seen = seen_before(context, topic, name)
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")
@@ -105,4 +115,5 @@ def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64:
         lambda admin: admin.resume_key(topic, name, wanted, drop=True),
         question=f"Drop the {records} of {which}?",
         done="dropped",
+        seen=seen,
     )

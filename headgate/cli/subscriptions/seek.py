@@ -24,6 +24,7 @@ from headgate.cli.arguments import (
     of_subscription,
     place_arguments,
     require_consent,
+    seen_before,
 )
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_json, print_table
@@ -135,16 +136,16 @@ def seek(
 
 def move_subscription(context: CommandContext, topic: str, name: str, target: Mapping[str, Any]) -> None:
     """Seek to ``target``, arguments of `Admin.seek`; without consent, show what would move and ask first."""
+    what, seen = f"subscription {name} of {topic}", seen_before(context, topic, name)
 
     def request(*, dry_run: bool) -> SeekResult:
-        return context.ask(lambda admin: admin.seek(topic, name, **target, dry_run=dry_run))
+        return context.ask(lambda admin: admin.bound_to(seen).seek(topic, name, **target, dry_run=dry_run))
 
-    what = f"subscription {name} of {topic}"
     if context.asks_first:
         proposed = request(dry_run=True)
         _print_moves(proposed, err=True)
         if any(move.from_offset != move.to_offset for move in proposed.moves):
-            ask_first(context, f"Move {what}?", f"{what} was not moved", topic, name)
+            ask_first(f"Move {what}?", f"{what} was not moved")
     answer = request(dry_run=context.dry_run)
     if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return

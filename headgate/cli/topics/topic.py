@@ -8,7 +8,15 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from headgate.cli.arguments import ask_first, complete_topic, consent_options, destroy, require_consent, topic_argument
+from headgate.cli.arguments import (
+    ask_first,
+    complete_topic,
+    consent_options,
+    destroy,
+    require_consent,
+    seen_before,
+    topic_argument,
+)
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import format_bytes, print_table
 from headgate.cli.topics.topic_text import (
@@ -293,12 +301,13 @@ def prune(context: CommandContext, name: str) -> None:
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
     require_consent(context)
+    seen = seen_before(context, name)
     if context.asks_first:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
-            ask_first(context, f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned", name)
-    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=context.dry_run))
+            ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned")
+    pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=context.dry_run))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
     ):

@@ -17,7 +17,9 @@ from headgate.protocol.request_fields import (
     ProgramText,
     ReaderRequest,
     RequestBody,
+    SubscriptionCommand,
     SubscriptionRequest,
+    TopicCommand,
     TopicRequest,
 )
 from headgate.views import cluster, explanations, subscriptions, topics
@@ -40,7 +42,9 @@ UNDOCUMENTED = (
     msgspec.Struct,
     RequestBody,
     TopicRequest,
+    TopicCommand,
     SubscriptionRequest,
+    SubscriptionCommand,
     ConsumerRequest,
     ReaderRequest,
     ListRequest,

@@ -5,10 +5,9 @@ Producer and Consumer on these.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -136,7 +135,6 @@ class FakeCluster:
     producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
-    created_again: dict[str, Iterator[int]] = field(default_factory=dict)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
     timestamps: list[int | None] = field(default_factory=list)
@@ -195,9 +193,6 @@ class FakeAdmin(OfflineAdmin):
             raise NoLeaderError("no leader describes cluster 'local'")
         rows = tuple(row for row in found.subscriptions if row.blocked_segments or not blocked)
         return replace(found, subscriptions=rows)
-
-    async def identity(self, *names: str) -> str:
-        return f"{names} {next(self.cluster.created_again.get(names[-1], repeat(0)))}"
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> tuple[int, dict[int, int]]:
         """Return the id of the topic, and the time as the offset of segment 0."""

@@ -37,9 +37,6 @@ class RecordingAdmin(OfflineAdmin):
     def _all_shards(self):
         return 1
 
-    async def identity(self, *names):
-        return f"ledger/{names[-1]}"
-
     async def describe_cluster(self, *, blocked=False):
         found = (await FakeSource().overview()).cluster
         daemons = tuple(DaemonInfo(daemon=name, state="ready", spread="settled") for name in ("one", "two"))
