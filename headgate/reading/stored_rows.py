@@ -140,9 +140,7 @@ class RowRuns(NamedTuple):
 
 
 def _chained(pieces: Sequence[Rows]) -> Rows:
-    if len(pieces) == 1:
-        return pieces[0]
-    return Rows._make([[*chain.from_iterable(columns)] for columns in zip(*pieces, strict=True)])
+    return pieces[0] if len(pieces) == 1 else Rows._make([[*chain.from_iterable(c)] for c in zip(*pieces, strict=True)])
 
 
 def runs_of_topic(topic_ids: Sequence[int], segments: Sequence[int], topic_id: int) -> dict[int, list[range]]:
