@@ -209,9 +209,6 @@ class ChunkBuilder:
         self._layouts: list[Layout | None] = []
         self._packed_max_bytes = packed_max_bytes
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def add(self, entry: e.AnyEntry, layout: Layout | None = None) -> None:
         """Append ``entry``; ``layout``, its topic's layout after it, is required for splits and merges."""
         self.entries.append(entry)

@@ -234,8 +234,7 @@ class Outbox:
     def reply(self, request: Request | Address, body: AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
         chunk = self._commit.newest if chunk is None else chunk
-        topic, payload = self._reply_message(request, body)
-        self._commit.when_durable(chunk, self._sending(request, topic, payload))
+        self._commit.when_durable(chunk, self._sending(request, *self._reply_message(request, body)))
 
     def answer(self, request: Request | Address, body: AnyReplyBody | Refusal, chunk: int | None = None) -> None:
         """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it. Or refuse it.
@@ -264,10 +263,8 @@ class Outbox:
         )
         if refusal.after_barrier:
             self._commit.after_barrier(self._sending(request, *self._reply_message(request, body)))
-        elif refusal.after_proposed:
-            self.reply(request, body)
         else:
-            self._sending(request, *self._reply_message(request, body))()
+            self.reply(request, body, None if refusal.after_proposed else self._commit.durable)
 
     def push(self, client_id: str, message: Push) -> None:
         """Send ``message`` once every proposed entry is durable."""

@@ -205,6 +205,8 @@ class Holdings:
             self.handling.ended(key)
 
 
+FIRST_HEARTBEAT_SECONDS: Final = 1.0
+"""After the start. Its reply lets a consumer that is at the end follow, see `AnnouncedChunks`."""
 FORBIDDEN_SECONDS: Final = 30.0
 """Half the default grace period, during which the leader keeps the segments of a silent consumer."""
 
@@ -321,12 +323,14 @@ class Membership:
         return alive
 
     async def _maintain_registration(self) -> None:
+        pause_seconds = min(FIRST_HEARTBEAT_SECONDS, self._interval_seconds)
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.0 if self._holdings.decisions.may_lack_grants else self._interval_seconds):
+                async with asyncio.timeout(0.0 if self._holdings.decisions.may_lack_grants else pause_seconds):
                     await self._registration_needed.wait()
             registers = self._registration_needed.is_set()
             self._registration_needed.clear()
+            followed = self._deliveries.chunks.follows
             try:
                 await (self.register() if registers else self.heartbeat())
                 self._forbidden_since = None
@@ -348,6 +352,7 @@ class Membership:
                 registers = not self._feed.may_deliver
             if registers:
                 self._registration_needed.set()
+            pause_seconds = 0.0 if self._deliveries.chunks.follows > followed else self._interval_seconds
 
     async def _tolerate(self, forbidden: RequestRejectedError) -> None:
         """Rule 4: raise ``forbidden`` if the right has been missing for too long, else pause."""

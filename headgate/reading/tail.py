@@ -216,8 +216,9 @@ class ChunkCache:
         if number in self._ahead:
             self._ahead.discard(number)
             self._depth = min(MAX_DEPTH, self._depth + 1)
-        cached = self._chunks.get(number)
-        if cached is not None:
+        if number in self._offered and number not in self._loading:
+            await self._load(number)  # It does not wait: a task would take three turns of the loop.
+        if (cached := self._chunks.get(number)) is not None:
             self._chunks.move_to_end(number)
             self._load_ahead(number, newest)
             return cached[1]

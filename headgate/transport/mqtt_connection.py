@@ -4,10 +4,12 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Final
 
 from aiomqtt.exceptions import MqttConnectError  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.client import MQTTMessageInfo
 from paho.mqtt.matcher import MQTTMatcher
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -17,6 +19,9 @@ from headgate.transport.broker_tls import BrokerTls, TlsSockets, is_end_of_conne
 from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt_packets import correlation, encode_publish
 from headgate.transport.port import MessageHandler
+
+KNOWN_TOPICS: Final = 256
+"""Whose handlers are remembered: to look for them takes as long as to read the message. Names have up to 64 KB."""
 
 
 class MessageRouter:
@@ -29,6 +34,7 @@ class MessageRouter:
         self._optional: set[str] = set()
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
+        self._found = lru_cache(KNOWN_TOPICS)(lambda topic: tuple(self._matcher.iter_match(topic)))
 
     @property
     def filters(self) -> list[str]:
@@ -39,10 +45,12 @@ class MessageRouter:
         if optional:
             self._optional.add(topic_filter)
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
+        self._found.cache_clear()
 
     def remove(self, topic_filter: str) -> None:
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
+            self._found.cache_clear()
 
     def is_optional(self, topic_filter: str) -> bool:
         return topic_filter in self._optional
@@ -53,7 +61,7 @@ class MessageRouter:
 
     def handlers_of(self, topic: str, *, retained: bool) -> Iterator[MessageHandler]:
         """Yield the handlers of a message; ``retained``: it is a copy that the broker sent to a new subscription."""
-        for handler, expects_retained in self._matcher.iter_match(topic):
+        for handler, expects_retained in self._found(topic):
             if retained and not expects_retained:
                 self.ignored_retained += 1
             else:
@@ -102,13 +110,6 @@ def refuses_version(error: Exception) -> bool:
     return isinstance(code, ReasonCode) and code.value == UNSUPPORTED_VERSION
 
 
-class Sending(Protocol):
-    """What the library of the protocol knows about one message."""
-
-    def is_published(self) -> bool:
-        """Whether it is sent; with QoS 1: whether the broker has confirmed it."""
-
-
 class OutgoingMessages:
     """Messages that were passed to paho: ordinary ones until they are on the socket, others until they are confirmed.
 
@@ -118,7 +119,7 @@ class OutgoingMessages:
     def __init__(self, max_bytes: int, max_messages: int) -> None:
         self._max_bytes = max_bytes
         self._max_messages = max_messages
-        self._queues: tuple[deque[tuple[Sending, int]], ...] = (deque(), deque())
+        self._queues: tuple[deque[tuple[OutgoingPacket | MQTTMessageInfo, int]], ...] = deque(), deque()
         self._messages = 0
         self._bytes = 0
 
@@ -127,7 +128,7 @@ class OutgoingMessages:
         self._discard_published()
         return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
 
-    def add(self, sending: Sending, size: int, confirmed: bool) -> None:
+    def add(self, sending: OutgoingPacket | MQTTMessageInfo, size: int, confirmed: bool) -> None:
         self._queues[confirmed].append((sending, size))
         self._messages += 1
         self._bytes += size

@@ -39,7 +39,6 @@ from typing import Final
 
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
-from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import segment_hashes
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
 from headgate.protocol.codec import batch_digest
@@ -197,9 +196,8 @@ def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
         f"{state.shard}: an older ledger was put back, or the consumer reads another one. What it delivered after that "
         "is not part of this ledger"
     )
-    if isinstance(body, RegisterConsumer) and body.subscription_type == SubscriptionType.CHECKPOINT:
-        return refuse("other_history", f"{reason}. Start it without its positions")
-    return refuse("other_history", f"{reason}. Start it again: it continues where this ledger is")
+    remedy = "Start it again, a CHECKPOINT consumer without its positions: it continues where this ledger is"
+    return refuse("other_history", f"{reason}. {remedy}")
 
 
 def _is_of_another_topic(body: AnyRequestBody, state: ShardState) -> bool:

@@ -37,9 +37,9 @@ class Spied(OneShard):
             self.announced.append(msgspec.msgpack.decode(message.payload, type=ChunkAnnouncement))
 
 
-async def follows(world: Spied) -> None:
-    """Wait until the leader knows that a consumer follows, and the consumer knows the key: two heartbeats."""
-    await asyncio.sleep(11)
+async def follows(world: Spied, seconds: float = 2) -> None:
+    """Wait until the leader knows that a new consumer follows, and the consumer knows the key: two quick heartbeats."""
+    await asyncio.sleep(seconds)
     world.reads.clear()
 
 
@@ -66,7 +66,7 @@ async def test_a_consumer_at_the_end_needs_no_store_until_the_leader_changes():
             await producer.send_and_wait("orders", b"k", b"2")
             await received(consumer, b"2")
             assert world.reads, "it does not know the key of this term yet"
-            await follows(world)
+            await follows(world, 6)
             await producer.send_and_wait("orders", b"k", b"3")
             await received(consumer, b"3")
             assert not world.reads

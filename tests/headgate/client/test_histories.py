@@ -155,7 +155,7 @@ async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_err
         async with world.leader("b"):
             pass
         async with world.leader("c"):
-            with pytest.raises(OtherHistoryError, match="Start it without its positions"):
+            with pytest.raises(OtherHistoryError, match="a CHECKPOINT consumer without its positions"):
                 await asyncio.wait_for(anext(point), 60)
             await stack.aclose()
 
