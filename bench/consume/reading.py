@@ -35,8 +35,8 @@ def measure(effort: Effort) -> Measurement:
 async def _measure(effort: Effort, folder: Path) -> Measurement:
     chunks, small = effort.pick(CHUNKS, QUICK_CHUNKS), effort.pick(SMALL_CHUNKS, QUICK_SMALL_CHUNKS)
     large_store, small_store = LocalStore(folder / "large"), LocalStore(folder / "small")
-    await fill(large_store, 1, batches(chunks, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID))
-    await fill(small_store, 1, batches(small, 1, VALUE_BYTES, Shard.PRODUCER_ID))
+    await fill(large_store, batches(chunks, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID))
+    await fill(small_store, batches(small, 1, VALUE_BYTES, Shard.PRODUCER_ID))
     records = chunks * RECORDS_EACH
     sides = {
         "read": partial(_read, large_store, chunks, records, TAKEN),

@@ -6,7 +6,6 @@ same.
 
 import random
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
@@ -20,20 +19,18 @@ KEYS = 5_000
 AT_MS = 1_700_000_000_000
 
 
-def records(count: int, value_bytes: int, seed: int = 1, *, keys: int = KEYS) -> list[Record]:
-    """Return ``count`` records with values of ``value_bytes``, of ``keys`` keys."""
+def records(count: int, value_bytes: int, seed: int = 1) -> list[Record]:
+    """Return ``count`` records with values of ``value_bytes``, of `KEYS` keys."""
     rng = random.Random(seed)
     half = value_bytes // 2
     return [
-        Record(f"sensor-{rng.randrange(keys):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
+        Record(f"sensor-{rng.randrange(KEYS):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
         for _ in range(count)
     ]
 
 
-def batches(
-    count: int, records_each: int, value_bytes: int, producer_id: int, *, keys: int = KEYS
-) -> list[ProduceBatch]:
-    rows = records(count * records_each, value_bytes, keys=keys)
+def batches(count: int, records_each: int, value_bytes: int, producer_id: int) -> list[ProduceBatch]:
+    rows = records(count * records_each, value_bytes)
     return [
         ProduceBatch(
             topic="bench",
@@ -85,19 +82,17 @@ class Shard:
     def encode(self, builder: ChunkBuilder) -> bytes:
         return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)
 
-    def chunks(self, pending: Iterable[ProduceBatch], batches_each: int = 1) -> Iterator[tuple[int, bytes]]:
-        """Yield chunks of ``pending`` batches with their numbers."""
-        waiting = iter(pending)
-        while taken := list(islice(waiting, batches_each)):
+    def chunks(self, pending: Iterable[ProduceBatch]) -> Iterator[tuple[int, bytes]]:
+        """Yield a chunk of each ``pending`` batch, with its number."""
+        for batch in pending:
             builder = self.begin()
-            for batch in taken:
-                self.add_batch(builder, batch)
+            self.add_batch(builder, batch)
             yield self.state.chunk, self.encode(builder)
 
 
-async def fill(store: Store, segments: int, pending: Iterable[ProduceBatch], batches_each: int = 1) -> None:
-    """Write a ledger: its first chunk has no records, the others have ``pending`` batches of `Shard.PRODUCER_ID`."""
-    ledger, shard = Ledger(store, 0), Shard(segments)
+async def fill(store: Store, pending: Iterable[ProduceBatch]) -> None:
+    """Write a ledger: its first chunk has no records, each other one a ``pending`` batch of `Shard.PRODUCER_ID`."""
+    ledger, shard = Ledger(store, 0), Shard(1)
     await ledger.append(1, shard.encode(shard.first))
-    for number, data in shard.chunks(pending, batches_each):
+    for number, data in shard.chunks(pending):
         await ledger.append(number, data)
