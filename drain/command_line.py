@@ -21,7 +21,7 @@ from headgate.settings.arguments import require_seconds
 from headgate.settings.command_parser import EXIT_WRONG_USAGE, error_line
 
 STOP_SECONDS: Final = 8.0
-"""Longest time for stopping Spark after SIGTERM. Then the process exits, and the JVM with it."""
+"""Longest time for stopping Spark. Then the process exits, and the JVM with it."""
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 

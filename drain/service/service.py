@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from drain import protocol
 from drain.backlog.counting import count_chunks
 from drain.backlog.job import BacklogJob
-from drain.command_line import add_spark_options, seconds
+from drain.command_line import STOP_SECONDS, add_spark_options, seconds
 from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.count import TableCounter
@@ -102,10 +102,6 @@ class DrainListener:
                 print(f"{self.path}: refused a connection: {error}", file=sys.stderr)  # noqa: T201 - the only log here
         else:
             await self._serve(reader, writer)
-
-
-STOP_SECONDS: Final = 8.0
-"""Longest time for stopping Spark. After that the process exits, and the JVM with it."""
 
 
 class DrainServer:

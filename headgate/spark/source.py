@@ -4,45 +4,44 @@ The driver asks the cluster once for each batch (`TopicAccess`): for the layout 
 positions are in it. Tasks need the ledger only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.own_subscription import open_own_subscription
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import ConfigError, RequestRejectedError
+from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.model.identifiers import SegmentId
 from headgate.model.positions import decode_positions
 from headgate.model.time_text import time_ms
+from headgate.process.resources import keep_freed_memory
 from headgate.reading.read_tasks import ReadTask, read_tasks
 from headgate.reading.stored_rows import OffsetBounds
 from headgate.reading.topic_files import positions_at
 from headgate.reading.topic_position import Snapshot
-from headgate.settings.config import load_client_config
-from headgate.spark.micro_batches import StreamPosition, readable
-from headgate.spark.options import TopicOptions
-from headgate.sync import EventLoopThread
-from headgate.views.topics import TopicInfo
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
-import msgspec
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
-from headgate.errors import ConfigError
-from headgate.ledger.ledger import Ledger
-from headgate.process.resources import keep_freed_memory
-from headgate.reading.read_tasks import ReadTask
-from headgate.reading.topic_position import Snapshot
 from headgate.reading.topic_reader import TopicReader
 from headgate.settings.config import load_client_config
-from headgate.spark.micro_batches import StreamPosition, batch_end
-from headgate.spark.options import BatchOptions, StreamOptions
+from headgate.spark.micro_batches import StreamPosition, batch_end, readable
+from headgate.spark.options import BatchOptions, StreamOptions, TopicOptions
 from headgate.storage.object_store import open_store
+from headgate.sync import EventLoopThread
 from headgate.topic_dataset import stored_batches
 from headgate.views.topics import TopicInfo
 

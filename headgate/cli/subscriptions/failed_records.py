@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
-import click
-from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent, seen_before
-from headgate.cli.context import CommandContext, command
-from headgate.cli.records.record_format import printable, put_text
-from headgate.cli.terminal.output import print_table
-from headgate.errors import HeadgateError
-from headgate.model.time_text import utc_minute
-from typing import TYPE_CHECKING, Any
+
 import click
 import msgspec
-from headgate.cli.arguments import base64_option, consent_options, destroy, key_bytes, of_subscription, require_consent, seen_before
+
+from headgate.cli.arguments import (
+    ask_first,
+    base64_option,
+    consent_options,
+    destroy,
+    key_bytes,
+    of_subscription,
+    require_consent,
+    seen_before,
+)
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
@@ -27,11 +30,11 @@ from headgate.model.text import plural
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
-    from headgate import Admin
+    from headgate import Admin, ParkedKeyInfo
     from headgate.client.open_letters import OpenLetters
     from headgate.model.headers import Origin
     from headgate.reading.stored_rows import LedgerRecord
-    from headgate import ParkedKeyInfo
+
 
 @command(
     "headgate subscription dead-letters orders jobs",

@@ -20,8 +20,7 @@ from headgate.cli.arguments import (
     topic_argument,
 )
 from headgate.cli.context import CommandContext, command
-from headgate.cli.subscriptions.dead_letters import dead_letters
-from headgate.cli.subscriptions.parking import drop, parked, resume
+from headgate.cli.subscriptions.failed_records import dead_letters, drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
 from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
