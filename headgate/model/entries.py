@@ -54,10 +54,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     """One decided fact."""
 
 
-class SubscriptionEntry(Entry, frozen=True):
-    """Fields of every entry about a subscription."""
+class TopicEntry(Entry, frozen=True):
+    """The field of every entry about a topic."""
 
     topic_id: int
+
+
+class SubscriptionEntry(TopicEntry, frozen=True):
+    """The further field of every entry about a subscription."""
+
     subscription_id: int
 
 
@@ -129,7 +134,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int
 
 
-class RecordsStored(Entry, frozen=True, tag="records_stored"):
+class RecordsStored(TopicEntry, frozen=True, tag="records_stored"):
     """One producer batch. Its records are rows of the same chunk; this entry states their offsets.
 
     ``producer_id`` is None and ``digest`` empty for a batch without identity, which is stored at least once.
@@ -137,7 +142,6 @@ class RecordsStored(Entry, frozen=True, tag="records_stored"):
     the same ``digest`` (`headgate.protocol.codec`).
     """
 
-    topic_id: int
     count: int
     placements: list[Placement]
     size_bytes: int
@@ -188,10 +192,9 @@ class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowled
     resumed: list[tuple[bytes, int]] = []
 
 
-class TopicCreated(Entry, frozen=True, tag="topic_created"):
+class TopicCreated(TopicEntry, frozen=True, tag="topic_created"):
     """``user`` created a topic with ``segments`` equal segments of ``buckets`` key buckets each."""
 
-    topic_id: int
     topic: str
     segments: int
     token: str
@@ -212,14 +215,13 @@ class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     end_offset: int | None = None
 
 
-class TopicImported(Entry, frozen=True, tag="topic_imported"):
+class TopicImported(TopicEntry, frozen=True, tag="topic_imported"):
     """``user`` imported an external topic with all segments that its source has had so far.
 
     headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has
     none.
     """
 
-    topic_id: int
     topic: str
     token: str
     segments: list[ImportedSegment]
@@ -229,19 +231,17 @@ class TopicImported(Entry, frozen=True, tag="topic_imported"):
     user: str = ANONYMOUS
 
 
-class LayoutExtended(Entry, frozen=True, tag="layout_extended"):
+class LayoutExtended(TopicEntry, frozen=True, tag="layout_extended"):
     """The source of an external topic split or merged: new segments, and known ones with their end offsets."""
 
-    topic_id: int
     token: str
     created: list[ImportedSegment]
     sealed: dict[int, int]
 
 
-class TopicDeleted(Entry, frozen=True, tag="topic_deleted"):
+class TopicDeleted(TopicEntry, frozen=True, tag="topic_deleted"):
     """A topic and everything that belongs to it was removed."""
 
-    topic_id: int
     token: str
 
 
@@ -267,47 +267,43 @@ class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
 NO_POLICY = TopicPolicy()
 
 
-class TopicPolicySet(Entry, frozen=True, tag="topic_policy_set"):
+class TopicPolicySet(TopicEntry, frozen=True, tag="topic_policy_set"):
     """The topic's policy was replaced as a whole."""
 
-    topic_id: int
     policy: TopicPolicy
     token: str
 
 
-class SegmentSplit(Entry, frozen=True, tag="segment_split"):
+class SegmentSplit(TopicEntry, frozen=True, tag="segment_split"):
     """A segment was sealed at ``end_offset`` and its two halves were created. One entry, so never half done.
 
     If the leader decided it and not a command, ``token`` is empty and ``reason`` says why.
     """
 
-    topic_id: int
     segment: int
     end_offset: int
     token: str
     reason: str = ""
 
 
-class SegmentRolled(Entry, frozen=True, tag="segment_rolled"):
+class SegmentRolled(TopicEntry, frozen=True, tag="segment_rolled"):
     """A segment was sealed at ``end_offset``, and one child of the same range was created, for the retention."""
 
-    topic_id: int
     segment: int
     end_offset: int
     reason: str
 
 
-class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
+class SegmentsMerged(TopicEntry, frozen=True, tag="segments_merged"):
     """Two neighbors were sealed at their end offsets and one child was created. Other fields as for a split."""
 
-    topic_id: int
     segments: tuple[int, int]
     end_offsets: tuple[int, int]
     token: str
     reason: str = ""
 
 
-class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
+class SegmentsPruned(TopicEntry, frozen=True, tag="segments_pruned"):
     """Sealed segments were removed from the layout after their retention, ancestors first. Their data is deleted next.
 
     Subscriptions lose what they have not acknowledged there.
@@ -315,15 +311,13 @@ class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
     ``token`` is empty if it was not a command.
     """
 
-    topic_id: int
     segments: list[int]
     token: str = ""
 
 
-class DataDeleted(Entry, frozen=True, tag="data_deleted"):
+class DataDeleted(TopicEntry, frozen=True, tag="data_deleted"):
     """The data of pruned segments, or of segments of a deleted topic, was deleted."""
 
-    topic_id: int
     segments: list[int]
 
 

@@ -273,7 +273,7 @@ class ShardState:
         return {(topic_id, segment) for topic_id, topic in self.topics_by_id.items() for segment in topic.tails}
 
     def topic_of(self, entry: e.AnyEntry) -> Topic | None:
-        return self.topics_by_id.get(getattr(entry, "topic_id", 0))
+        return self.topics_by_id.get(entry.topic_id) if isinstance(entry, e.TopicEntry) else None
 
     def _records_stored(self, entry: e.RecordsStored) -> None:
         tails, chunk, at_ms = self.topics_by_id[entry.topic_id].tails, self.chunk, self.at_ms
