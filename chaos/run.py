@@ -28,6 +28,17 @@ from trials.judge import STALLED_SECONDS, Patience, TopicEvidence, Violation
 
 TAIL_BYTES: Final = 4096
 """More than one line of a producer's file."""
+COMMAND_SECONDS: Final = 60.0
+"""Deadline of the operator's commands."""
+RECOVERY_SECONDS: Final = 90.0
+"""Longest wait until a fault has begun or ended, and after it until every topic accepts records."""
+WATCH_INTERVAL_SECONDS: Final = 0.25
+STANDSTILL_SECONDS: Final = 1.0
+"""Without a turn for longer, this process may have stopped the topics itself: all connections pass its proxies."""
+SEGMENTS: Final = 2
+RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
+"""Rate of each topic's producer, relative to the first one."""
+Say = Callable[[str], None]
 
 
 def newest_done_ns(path: Path) -> int:
@@ -85,20 +96,6 @@ def _first_stored(topic: TopicEvidence) -> dict[int, int]:
         if segment is not None and record.outcome == "committed":
             first[segment] = min(record.done_ns, first.get(segment, record.done_ns))
     return first
-
-
-COMMAND_SECONDS: Final = 60.0
-"""Deadline of the operator's commands."""
-RECOVERY_SECONDS: Final = 90.0
-"""Longest wait until a fault has begun or ended, and after it until every topic accepts records."""
-WATCH_INTERVAL_SECONDS: Final = 0.25
-STANDSTILL_SECONDS: Final = 1.0
-"""Without a turn for longer, this process may have stopped the topics itself: all connections pass its proxies."""
-SEGMENTS: Final = 2
-RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
-"""Rate of each topic's producer, relative to the first one."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,17 @@ from trials.recorded_cluster import Reader, RecordedCluster
 SHARDS = 2
 TOPIC = "telemetry"
 GRACE_SECONDS = 6.0
+BILLING = [Reader(f"billing-{number}", TOPIC, "billing", SubscriptionType.STREAM) for number in range(1, 5)]
+"""The last one joins later."""
+ALARMS = Reader("alarms-1", TOPIC, "alarms", SubscriptionType.QUEUE)
+ARCHIVE = Reader("archive-1", TOPIC, "archive", SubscriptionType.CHECKPOINT)
+COMMAND_SECONDS = 120.0
+"""Longest wait for one command: on a busy machine a change of leaders takes a part of it."""
+WAIT_REPORT_SECONDS = 30.0
+"""Interval between two lines that say what has not been delivered yet."""
+SHOWN_REASONS = 3
+"""Sentences of an explanation that are shown per subscription."""
+ReportStep = Callable[[str], None]
 
 
 class DemoCluster(RecordedCluster):
@@ -35,18 +46,6 @@ class DemoCluster(RecordedCluster):
         await self.start_servers()
         self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
         await self.start_spark()
-
-
-BILLING = [Reader(f"billing-{number}", TOPIC, "billing", SubscriptionType.STREAM) for number in range(1, 5)]
-"""The last one joins later."""
-ALARMS = Reader("alarms-1", TOPIC, "alarms", SubscriptionType.QUEUE)
-ARCHIVE = Reader("archive-1", TOPIC, "archive", SubscriptionType.CHECKPOINT)
-COMMAND_SECONDS = 120.0
-"""Longest wait for one command: on a busy machine a change of leaders takes a part of it."""
-WAIT_REPORT_SECONDS = 30.0
-"""Interval between two lines that say what has not been delivered yet."""
-SHOWN_REASONS = 3
-"""Sentences of an explanation that are shown per subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,6 @@ class Run:
     steps: list[str] = field(default_factory=list)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     """Subscription → what it had not received when nothing changed any more. Empty if everything was delivered."""
-
-
-ReportStep = Callable[[str], None]
 
 
 async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: float, report_step: ReportStep) -> None:

@@ -22,6 +22,7 @@ _CLUSTER: Final = re.compile(rf"spark://{_HOST}(,{_HOST})*|yarn|k8s://\S+")
 _CONNECT: Final = re.compile(r"sc://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/(;[a-z_-]+=[^;\s]*)*)?")
 _SECRET: Final = re.compile(r"secret|password|token|access\.key|account\.key|credential", re.IGNORECASE)
 _LOOPBACK: Final = re.compile(r"(?:spark|sc)://(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?(?:/\S*)?")
+SOCKET_PATH_BYTES: Final = 107
 
 
 def engine_of(master: str) -> Engine:
@@ -65,9 +66,6 @@ def conf_pair(text: str) -> tuple[str, str]:
 def is_on_this_machine(master: str) -> bool:
     """Return whether the engine runs on this machine, judging by its name, and so sees this machine's files."""
     return engine_of(master) == "local" or _LOOPBACK.fullmatch(master) is not None
-
-
-SOCKET_PATH_BYTES: Final = 107
 
 
 def socket_path(text: str) -> Path:

@@ -53,6 +53,64 @@ _SUBSCRIPTION_GAUGES: Final = {
     "oldest_unacknowledged_seconds": "Age of the oldest unacknowledged record, for the busiest subscriptions.",
     "drained_in_seconds": "Time to drain at the current rate (busiest subscriptions); +Inf: never, NaN: unknown.",
 }
+_Value = Callable[[ShardStatus], float]
+_FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
+    "shard_is_leader": ("1 if this daemon leads the shard.", lambda each: each.role == "leading"),
+    "shard_leader_epoch": (
+        "Leader epoch of the newest term that this daemon knows of.",
+        lambda each: each.leader_epoch,
+    ),
+    "ledger_head_chunk": (
+        "Number of the newest durable chunk that this daemon knows of.",
+        lambda each: each.head_chunk,
+    ),
+    "ingest_queue_bytes": ("Accepted bytes waiting for the object store.", lambda each: each.queue_bytes),
+    "shard_ledger_unreadable": (
+        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
+        lambda each: bool(each.fault),
+    ),
+    "shard_state_in_memory": (
+        "1 if this daemon leads the shard or keeps its state, 0 if a term would begin with the newest snapshot.",
+        lambda each: each.keeps_state,
+    ),
+    "shard_replay_lag_seconds": (
+        "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
+        lambda each: each.replay_lag_seconds,
+    ),
+    "batches_in_flight": ("Accepted batches that are not durable yet.", lambda each: each.in_flight_batches),
+    "requests_waiting": (
+        "Large queries and commands that are being answered, or wait for that.",
+        lambda each: each.waiting_requests,
+    ),
+    "producers": ("Known producers, named and anonymous.", lambda each: each.producers),
+    "parked_keys": ("Parked keys of STREAM subscriptions.", lambda each: each.counts.parked_keys),
+    "redelivery_segments_full": (
+        "Segments of QUEUE subscriptions of which no further record is delivered: too many were begun or have failed.",
+        lambda each: each.counts.full_segments,
+    ),
+    "named_producers": ("Named producers, which are kept until they are deleted.", lambda each: each.named_producers),
+}
+"""Gauge of each shard → its text and value. A status is collected every few seconds."""
+_ENDS_WITH_TERM: Final = (
+    "shard_load_bytes_per_second",
+    "replies_waiting",
+    "device_records_pending",
+    "segment_deletions_pending",
+    "deletion_overdue_seconds",
+)
+"""Gauges that an event sets, of what only a leader has."""
+TERM_END_REASONS: Final = (
+    "handover",
+    "number_taken",
+    "outcome_unknown",
+    "store_unreachable",
+    "broker_unreachable",
+    "ledger_unreadable",
+    "term_left",
+    "lock_lost",
+    "stop_requested",
+)
+HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class BacklogMetrics:
@@ -162,55 +220,6 @@ def _seconds_until_drained(backlog: BacklogInfo) -> float:
     return math.inf if backlog.outlook == "never" else math.nan
 
 
-_Value = Callable[[ShardStatus], float]
-
-_FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
-    "shard_is_leader": ("1 if this daemon leads the shard.", lambda each: each.role == "leading"),
-    "shard_leader_epoch": (
-        "Leader epoch of the newest term that this daemon knows of.",
-        lambda each: each.leader_epoch,
-    ),
-    "ledger_head_chunk": (
-        "Number of the newest durable chunk that this daemon knows of.",
-        lambda each: each.head_chunk,
-    ),
-    "ingest_queue_bytes": ("Accepted bytes waiting for the object store.", lambda each: each.queue_bytes),
-    "shard_ledger_unreadable": (
-        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
-        lambda each: bool(each.fault),
-    ),
-    "shard_state_in_memory": (
-        "1 if this daemon leads the shard or keeps its state, 0 if a term would begin with the newest snapshot.",
-        lambda each: each.keeps_state,
-    ),
-    "shard_replay_lag_seconds": (
-        "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
-        lambda each: each.replay_lag_seconds,
-    ),
-    "batches_in_flight": ("Accepted batches that are not durable yet.", lambda each: each.in_flight_batches),
-    "requests_waiting": (
-        "Large queries and commands that are being answered, or wait for that.",
-        lambda each: each.waiting_requests,
-    ),
-    "producers": ("Known producers, named and anonymous.", lambda each: each.producers),
-    "parked_keys": ("Parked keys of STREAM subscriptions.", lambda each: each.counts.parked_keys),
-    "redelivery_segments_full": (
-        "Segments of QUEUE subscriptions of which no further record is delivered: too many were begun or have failed.",
-        lambda each: each.counts.full_segments,
-    ),
-    "named_producers": ("Named producers, which are kept until they are deleted.", lambda each: each.named_producers),
-}
-"""Gauge of each shard → its text and value. A status is collected every few seconds."""
-_ENDS_WITH_TERM: Final = (
-    "shard_load_bytes_per_second",
-    "replies_waiting",
-    "device_records_pending",
-    "segment_deletions_pending",
-    "deletion_overdue_seconds",
-)
-"""Gauges that an event sets, of what only a leader has."""
-
-
 def add_shard_metrics(metrics: MetricFactory) -> None:
     _add_status_gauges(metrics)
     ending = [metrics.created(name) for name in _ENDS_WITH_TERM]
@@ -257,20 +266,6 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
             started.child(each.shard)  # from 0 on, so that a rate shows the first term
 
     metrics.on(events.StatusCollected, read)
-
-
-TERM_END_REASONS: Final = (
-    "handover",
-    "number_taken",
-    "outcome_unknown",
-    "store_unreachable",
-    "broker_unreachable",
-    "ledger_unreadable",
-    "term_left",
-    "lock_lost",
-    "stop_requested",
-)
-HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:

@@ -25,6 +25,13 @@ from scale.trial import Trial
 CALM_SECONDS: Final = 3.0
 """After each change, for records that wait."""
 TRANSFERS: Final = 8
+TOPICS: Final = 64
+RECORDS: Final = 20
+"""Before the split of each topic, and after it."""
+SUBSCRIPTION: Final = "drained"
+DRAIN_SECONDS: Final = 300.0
+"""Longest wait for all children."""
+ROUNDS: Final = ("first", "second")
 
 
 @asynccontextmanager
@@ -131,17 +138,6 @@ async def restart_all(trial: Trial) -> None:
     numbers = await cluster.zookeeper_numbers()
     trial.add("ZooKeeper nodes", numbers["nodes"])
     trial.add("ZooKeeper writes since it started", numbers["writes"])
-
-
-TOPICS: Final = 64
-RECORDS: Final = 20
-"""Before the split of each topic, and after it."""
-SUBSCRIPTION: Final = "drained"
-DRAIN_SECONDS: Final = 300.0
-"""Longest wait for all children."""
-
-
-ROUNDS: Final = ("first", "second")
 
 
 async def drain_segments(trial: Trial) -> None:

@@ -34,6 +34,21 @@ from headgate.settings.config import ClientConfig, load_client_config
 from scale.sizes import SUBSCRIPTION, Sizes, scaled, share, topic_name, topic_of
 from trials.ordered_process import obey
 
+PROCESSES: Final = 4
+CONNECTIONS: Final = 16
+"""The connections of one process."""
+OPENINGS: Final = 256
+"""Producers of one process that are opened at the same time."""
+JOINING: Final = 8
+"""Consumers of one process that register at the same time. Each makes others confirm up to a hundred revocations, one
+request each; with 64 more than ten thousand requests waited, longer than clients do."""
+TIMEOUT_SECONDS: Final = 120.0
+"""For one registration or opening: daemons that are restored answer late."""
+MAX_FAILED: Final = 0.01
+"""Part of a process's openings that may fail before its trial ends: a few show that leaders are overloaded."""
+SHOWN: Final = 10_000
+"""Times of openings that a process reports, of all that it has measured."""
+
 
 class GeneratedConsumer(Consumer):
     registrations = 0
@@ -82,22 +97,6 @@ class _IdleReader:
 
 
 _IDLE: Final = _IdleReader()
-
-
-PROCESSES: Final = 4
-CONNECTIONS: Final = 16
-"""The connections of one process."""
-OPENINGS: Final = 256
-"""Producers of one process that are opened at the same time."""
-JOINING: Final = 8
-"""Consumers of one process that register at the same time. Each makes others confirm up to a hundred revocations, one
-request each; with 64 more than ten thousand requests waited, longer than clients do."""
-TIMEOUT_SECONDS: Final = 120.0
-"""For one registration or opening: daemons that are restored answer late."""
-MAX_FAILED: Final = 0.01
-"""Part of a process's openings that may fail before its trial ends: a few show that leaders are overloaded."""
-SHOWN: Final = 10_000
-"""Times of openings that a process reports, of all that it has measured."""
 
 
 class GeneratedClients:

@@ -31,6 +31,8 @@ SPREAD_SECONDS: Final = 600.0
 INTERVAL_SECONDS: Final = 0.25
 """Between two records for one shard."""
 DELIVERY_SECONDS: Final = 120.0
+ADMIN_SECONDS: Final = 120.0
+Say = Callable[[str], None]
 
 
 class LeaderView:
@@ -131,11 +133,6 @@ def topic_of_each_shard(topics: list[str], shards: int) -> dict[int, str]:
     for topic in topics:
         found.setdefault(shard_of(topic, shards), topic)
     return found
-
-
-ADMIN_SECONDS: Final = 120.0
-
-Say = Callable[[str], None]
 
 
 class Trial:

@@ -47,6 +47,17 @@ from headgate.transport.loopback import host_port
 INIT_TICKS: Final = 60
 """Longest start of a follower: 30 s of half a second each, for a busy machine."""
 SYNC_TICKS: Final = 4
+SPARK_START_SECONDS = 600.0
+"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
+restarts it earlier than that."""
+STOP_SECONDS = 120.0
+"""Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
+takes a second, on a busy one many times as long."""
+READY_SECONDS = 300.0
+"""Longest wait for a daemon to report itself ready."""
+PROBE_INTERVAL_SECONDS = 0.1
+ANSWER_SECONDS = 120.0
+"""Longest wait for an answer over HTTP."""
 
 
 class EnsembleServer(EmbeddedZooKeeper):
@@ -97,11 +108,6 @@ def ensemble(
     ]
 
 
-SPARK_START_SECONDS = 600.0
-"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
-restarts it earlier than that."""
-
-
 class LocalSpark:
     def __init__(self, folder: Path) -> None:
         """``folder``: that of the cluster."""
@@ -137,16 +143,6 @@ class LocalSpark:
 
     async def stop(self) -> None:
         await self._running.aclose()
-
-
-STOP_SECONDS = 120.0
-"""Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
-takes a second, on a busy one many times as long."""
-READY_SECONDS = 300.0
-"""Longest wait for a daemon to report itself ready."""
-PROBE_INTERVAL_SECONDS = 0.1
-ANSWER_SECONDS = 120.0
-"""Longest wait for an answer over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)

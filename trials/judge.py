@@ -30,6 +30,8 @@ from shard.state.subscription import Subscription
 
 STALLED_SECONDS: Final = 300.0
 """Without any change for this long, a run has stalled. A start of Spark on a busy machine takes a fifth of it."""
+EXAMPLES: Final = 5
+"""Violations of one kind that a report shows."""
 
 
 class Patience:
@@ -47,8 +49,6 @@ class Patience:
         return now - self._changed_at >= self._stalled_seconds
 
 
-EXAMPLES: Final = 5
-"""Violations of one kind that a report shows."""
 _OUTCOMES = {"committed": "stored", "failed": "not stored", "rejected": "not stored"}
 
 

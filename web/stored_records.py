@@ -32,6 +32,12 @@ from web.api.query import InvalidQueryError, Query
 MAX_RUNNING: Final = 2
 
 ValueT = TypeVar("ValueT")
+MAX_SECONDS: Final = 5.0
+MAX_BYTES: Final = 64 * 1024 * 1024
+OBJECT_BYTES: Final = MAX_BYTES
+"""A larger compacted object is not read."""
+SHOWN_BYTES: Final = 4096
+"""So many bytes of a key, and of a value, are shown."""
 
 
 class OwnLoop:
@@ -45,14 +51,6 @@ class OwnLoop:
             raise NotAnsweredError(f"{MAX_RUNNING} {self._name} are under way; try again soon")
         async with self._running:
             return await asyncio.to_thread(lambda: asyncio.run(work()))
-
-
-MAX_SECONDS: Final = 5.0
-MAX_BYTES: Final = 64 * 1024 * 1024
-OBJECT_BYTES: Final = MAX_BYTES
-"""A larger compacted object is not read."""
-SHOWN_BYTES: Final = 4096
-"""So many bytes of a key, and of a value, are shown."""
 
 
 class StoredRecords:

@@ -30,6 +30,25 @@ from metrics.declared import Values
 from metrics.instruments import Instruments
 from metrics.metric_factory import OTHER
 
+NOT_IN_THE_FILE = {"file"}
+"""Fields of `ClientConfig` that no file contains."""
+UNITS = {
+    "_records_per_second": "records per second",
+    "_bytes_per_second": "bytes per second",
+    "_seconds": "seconds",
+    "_ms": "milliseconds",
+    "_bytes": "bytes",
+}
+"""End of a name → unit; the longest first. Other numbers are counts or ratios."""
+LONGEST_IN_DIGITS = 10**12
+LONGEST_POWER_IN_DIGITS = 10**9
+"""Limits from these on are written as powers."""
+PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
+_MAY_LOG = re.compile(rf"\.({'|'.join(LEVELS)})\(")
+"""In one of five modules; the others need not be parsed."""
+
 
 def attribute_docs(owner: type) -> dict[str, str]:
     """Return attribute → text, those of bases first. An attribute without a text is missing."""
@@ -46,21 +65,6 @@ def attribute_docs(owner: type) -> dict[str, str]:
             ):
                 docs[name] = inspect.cleandoc(text)
     return docs
-
-
-NOT_IN_THE_FILE = {"file"}
-"""Fields of `ClientConfig` that no file contains."""
-UNITS = {
-    "_records_per_second": "records per second",
-    "_bytes_per_second": "bytes per second",
-    "_seconds": "seconds",
-    "_ms": "milliseconds",
-    "_bytes": "bytes",
-}
-"""End of a name → unit; the longest first. Other numbers are counts or ratios."""
-LONGEST_IN_DIGITS = 10**12
-LONGEST_POWER_IN_DIGITS = 10**9
-"""Limits from these on are written as powers."""
 
 
 class UndocumentedError(Exception):
@@ -213,12 +217,7 @@ def _values(values: Values) -> str:
     return ": " + ", ".join(f"`{value}`" for value in (*values, OTHER))
 
 
-PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
-LEVELS = ("debug", "info", "warning", "error", "critical")
 MEANINGS = Path(__file__).with_name("log_meanings.toml")
-_EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
-_MAY_LOG = re.compile(rf"\.({'|'.join(LEVELS)})\(")
-"""In one of five modules; the others need not be parsed."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -48,6 +48,19 @@ from headgate.ledger.objects import FANOUT, ChunkRange, chunk_path, compacted_th
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
 
+CHUNKS: Final = 1024
+OBJECT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
+transfer, small enough that a consumer can hold one per segment."""
+MAX_TASKS: Final = 8
+"""Tasks of a run that write objects: each has whole segments, and one object at a time in memory."""
+_RECORDS: Final = pa.schema(
+    [(name, pa.int64()) for name in ("topic_id", "segment", "offset", "timestamp_ms", "stored_at_ms", "size_bytes")]
+    + [(name, pa.binary()) for name in ("key", "value")]
+    + [("headers", pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()})))]
+)
+_FACTS_AND_RECORDS: Final = _RECORDS.append(pa.field("fact", pa.string()))
+
 
 def only_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
     """Return the records of the segments in ``alive`` (topic_id, segment), without pruned and deleted ones."""
@@ -70,20 +83,6 @@ def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> D
         .sortWithinPartitions(*KEYS, "offset")
         .select(*KEYS, *RECORD_COLUMNS)
     )
-
-
-CHUNKS: Final = 1024
-OBJECT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
-transfer, small enough that a consumer can hold one per segment."""
-MAX_TASKS: Final = 8
-"""Tasks of a run that write objects: each has whole segments, and one object at a time in memory."""
-_RECORDS: Final = pa.schema(
-    [(name, pa.int64()) for name in ("topic_id", "segment", "offset", "timestamp_ms", "stored_at_ms", "size_bytes")]
-    + [(name, pa.binary()) for name in ("key", "value")]
-    + [("headers", pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()})))]
-)
-_FACTS_AND_RECORDS: Final = _RECORDS.append(pa.field("fact", pa.string()))
 
 
 @dataclass(frozen=True, slots=True)

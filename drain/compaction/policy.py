@@ -31,6 +31,9 @@ from typing import Final
 
 from headgate.ledger.objects import FANOUT, ChunkRange, compacted_through, ranges_to_read
 
+ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
+"""Age at which a folder that no manifest names is deleted (rule 6)."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCompaction:
@@ -53,10 +56,6 @@ def next_compaction(
             return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
     last = compacted_through([each for each, _ in covering])
     return PlannedCompaction(ChunkRange(last + 1, last + chunks), 0, ()) if last + chunks <= watermark else None
-
-
-ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
-"""Age at which a folder that no manifest names is deleted (rule 6)."""
 
 
 def max_run_age_seconds(delete_after_seconds: float) -> float:

@@ -32,6 +32,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from headgate.ledger.checksum import ChecksumError, check, verify_parquet
 
 ItemT = TypeVar("ItemT")
+_METADATA_KEY: Final = b"headgate"
+_FORMAT: Final = 5
+_MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
+"""As in headgate.storage.object_store, which workers do not have."""
+_CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
+_COMPACTED_PATH: Final = re.compile(r"/topic_id=(\d+)/segment=(\d+)/")
 
 
 def read_in_tasks(
@@ -64,14 +70,6 @@ def spark_frame(session: SparkSession, table: pa.Table) -> DataFrame:
     first empty one for the last and silently drops the rest.
     """
     return session.createDataFrame(table.combine_chunks())
-
-
-_METADATA_KEY: Final = b"headgate"
-_FORMAT: Final = 5
-_MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
-"""As in headgate.storage.object_store, which workers do not have."""
-_CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
-_COMPACTED_PATH: Final = re.compile(r"/topic_id=(\d+)/segment=(\d+)/")
 
 
 @dataclass(frozen=True)

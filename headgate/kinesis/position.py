@@ -28,6 +28,7 @@ _KEY_INDEX, _HASH_INDEX, _DATA = 1, 2, 3
 """Fields of the message, and of its records."""
 _MORE: Final = 128
 """This bit of a byte says that the number continues."""
+_CHECKPOINT: Final = re.compile(r"([0-9]+)(?::([0-9]+))?")
 
 
 class Packed(NamedTuple):
@@ -117,9 +118,6 @@ def _number(value: int | bytes) -> int:
     if isinstance(value, bytes):
         raise ValueError("bytes where a number is expected")  # noqa: TRY004 - as above
     return value
-
-
-_CHECKPOINT: Final = re.compile(r"([0-9]+)(?::([0-9]+))?")
 
 
 class Position(msgspec.Struct, frozen=True):

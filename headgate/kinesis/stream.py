@@ -53,6 +53,11 @@ _PASSING: Final = (
 )
 
 log = get_logger(__name__)
+REQUEST_SECONDS: Final = 0.2
+BYTES_PER_SECOND: Final = 2_000_000
+IDLE_SECONDS: Final = 1.0
+"""Other programs read the shard too, and share its five requests a second."""
+LOGGED_FAILURES: Final = 5
 
 
 class KinesisUnavailableError(HeadgateError):
@@ -225,13 +230,6 @@ def new_client(service: str) -> Any:
         return boto3.client(service)
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"AWS is not configured: {error} See AWS_DEFAULT_REGION, or aws configure") from error
-
-
-REQUEST_SECONDS: Final = 0.2
-BYTES_PER_SECOND: Final = 2_000_000
-IDLE_SECONDS: Final = 1.0
-"""Other programs read the shard too, and share its five requests a second."""
-LOGGED_FAILURES: Final = 5
 
 
 def pause_seconds(page: Page) -> float:

@@ -26,6 +26,24 @@ TYPES: Final[Mapping[str, Any]] = {
 }
 """Type of a column → what its values are decoded as."""
 MAX_FIELDS: Final = 1000
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+COLUMNS: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    "timestamp": _INSTANT,
+    "segment": pa.int64(),
+    "offset": pa.int64(),
+}
+DAY: Final = "day"
+"""The column of tables that are partitioned by day: the date of the timestamp in UTC."""
+ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": _INSTANT,
+}
 
 
 class Fields(NamedTuple):
@@ -92,26 +110,6 @@ def _decoded(decoder: msgspec.json.Decoder[Any], value: bytes) -> Any:
         return decoder.decode(value)
     except UNREADABLE_JSON:
         return None
-
-
-_INSTANT: Final = pa.timestamp("us", tz="UTC")
-COLUMNS: Final = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": pa.list_(pa.field("element", pa.struct([("name", pa.string()), ("value", pa.binary())]))),
-    "timestamp": _INSTANT,
-    "segment": pa.int64(),
-    "offset": pa.int64(),
-}
-DAY: Final = "day"
-"""The column of tables that are partitioned by day: the date of the timestamp in UTC."""
-ARROW_TYPES: Final = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "timestamp": _INSTANT,
-}
 
 
 class TableRows:

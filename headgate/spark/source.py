@@ -54,6 +54,12 @@ IF_PRUNED: Final = (
 TOKEN_PREFIX: Final = "positions-"  # noqa: S105 - no password
 
 log = get_logger(__name__)
+HEADERS: Final = ArrayType(StructType().add("name", StringType()).add("value", BinaryType()))
+_RECORD: Final = {"key": BinaryType(), "value": BinaryType(), "headers": HEADERS, "timestamp": TimestampType()}
+_PLACE: Final = {"segment": LongType(), "offset": LongType()}
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in (_RECORD | _PLACE).items()])
+ROWS_PER_BATCH: Final = 65_536
+"""Small chunks are put together to as many rows, and large objects are divided."""
 
 
 class TopicAccess:
@@ -156,14 +162,6 @@ class TopicAccess:
             # subscription was deleted, retention keeps nothing: the next report creates it.
             log.warning("spark.subscription_not_moved", subscription=subscription, reason=str(error))
             self._reported = None
-
-
-HEADERS: Final = ArrayType(StructType().add("name", StringType()).add("value", BinaryType()))
-_RECORD: Final = {"key": BinaryType(), "value": BinaryType(), "headers": HEADERS, "timestamp": TimestampType()}
-_PLACE: Final = {"segment": LongType(), "offset": LongType()}
-SCHEMA: Final = StructType([StructField(name, kind) for name, kind in (_RECORD | _PLACE).items()])
-ROWS_PER_BATCH: Final = 65_536
-"""Small chunks are put together to as many rows, and large objects are divided."""
 
 
 class TaskPartition(InputPartition):

@@ -14,6 +14,9 @@ from headgate.model.identifiers import ANONYMOUS, Generation, Offset, SegmentId
 Outlook = Literal["empty", "shrinking", "never", "unknown", "not_tracked"]
 """``never``: at the current rates it does not shrink. ``unknown``: the records or the rates are not known (yet)."""
 CountedBy = Literal["spark", "leader"]
+AssignmentStatus = Literal["granted", "revoking", "waiting", "shared", "blocked", "drained"]
+"""``waiting``: no consumer holds it yet. ``shared``: consumers hold ranges of its key buckets.
+``blocked``: its ancestors are not drained. ``drained``: sealed, and every record is acknowledged."""
 
 
 class SegmentBacklogInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +70,6 @@ class BacklogInfo(msgspec.Struct, frozen=True, kw_only=True):
     def estimated(self) -> bool:
         """Whether ``records`` is an estimate, because that of a segment is one."""
         return any(segment.estimated for segment in self.segments)
-
-
-AssignmentStatus = Literal["granted", "revoking", "waiting", "shared", "blocked", "drained"]
-"""``waiting``: no consumer holds it yet. ``shared``: consumers hold ranges of its key buckets.
-``blocked``: its ancestors are not drained. ``drained``: sealed, and every record is acknowledged."""
 
 
 class HeldBucketRange(NamedTuple):

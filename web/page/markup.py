@@ -12,6 +12,11 @@ from urllib.parse import quote
 from headgate.model.time_text import duration as known_duration
 
 VOID = frozenset({"input", "link", "meta", "rect", "line"})
+UNKNOWN: Final = "-"
+_THOUSAND: Final = 1000
+_EXACT_BELOW: Final = 10_000
+_ONE_DIGIT_BELOW: Final = 100
+RowT = TypeVar("RowT")
 
 
 class Html(str):
@@ -48,12 +53,6 @@ def _one(value: object) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return "".join(map(_one, value))
     return escape(str(value))
-
-
-UNKNOWN: Final = "-"
-_THOUSAND: Final = 1000
-_EXACT_BELOW: Final = 10_000
-_ONE_DIGIT_BELOW: Final = 100
 
 
 def count(value: int | None, *, estimated: bool = False) -> str:
@@ -101,9 +100,6 @@ def _scaled(value: float, units: tuple[str, ...] = ("k", "M", "G", "T", "P")) ->
             return f"{scaled:.3g} {unit}" if scaled < _ONE_DIGIT_BELOW else f"{scaled:.0f} {unit}"
         scaled /= _THOUSAND
     return f"{scaled:,.0f} {units[-1]}".replace(",", " ")
-
-
-RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,15 @@ from headgate.views.cluster import ClusterInfo, DaemonInfo, FeatureLevel
 Level = Literal["ok", "warning", "problem"]
 WIDTH: Final = 80
 _INDENT: Final = " " * 9
+CLOCK_WARNING_SECONDS: Final = 5.0
+CLOCK_PROBLEM_SECONDS: Final = 60.0
+CLOCK_STEP_SECONDS: Final = 0.5
+"""While the checks run, wall clock and monotonic clock advance alike; time synchronization slews by less."""
+CERTIFICATE_WARNING_DAYS: Final = 14
+"""As the alert."""
+_DAY_SECONDS: Final = 86_400
+SLOW_SECONDS: Final = 1.0
+"""An answer of broker or store that takes longer is slow: both usually take milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +72,6 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
 def wrapped(text: str, indent: str) -> list[str]:
     """Return ``text`` in lines of `WIDTH`. An address is not broken."""
     return wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-CLOCK_WARNING_SECONDS: Final = 5.0
-CLOCK_PROBLEM_SECONDS: Final = 60.0
-CLOCK_STEP_SECONDS: Final = 0.5
-"""While the checks run, wall clock and monotonic clock advance alike; time synchronization slews by less."""
-CERTIFICATE_WARNING_DAYS: Final = 14
-"""As the alert."""
-_DAY_SECONDS: Final = 86_400
-SLOW_SECONDS: Final = 1.0
-"""An answer of broker or store that takes longer is slow: both usually take milliseconds."""
 
 
 def judge_broker(name: str, properties: BrokerProperties | None) -> list[Finding]:

@@ -24,6 +24,10 @@ COLUMNS: Final = ("topic", "subscription", "consumers", "in/s", "acked/s", "back
 NUMBERS: Final = COLUMNS[2:7]
 DROP: Final = ("consumers", "in/s", "acked/s")
 _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
+TIMEOUT_SECONDS: Final = 4.0
+"""A person who looks because something is broken must not wait: with its start, the command ends within 5 seconds."""
+SHORTEST_INTERVAL_SECONDS: Final = 0.5
+"""A daemon collects at most once a second."""
 
 
 def report_lines(cluster: ClusterInfo) -> list[str]:
@@ -149,12 +153,6 @@ def _blockers(row: SubscriptionSummary) -> str:
         return UNKNOWN
     more = ", …" if row.draining_segments > len(row.blocking_segments) else ""
     return f"segment{'s' * (len(row.blocking_segments) > 1)} {', '.join(map(str, row.blocking_segments))}{more}"
-
-
-TIMEOUT_SECONDS: Final = 4.0
-"""A person who looks because something is broken must not wait: with its start, the command ends within 5 seconds."""
-SHORTEST_INTERVAL_SECONDS: Final = 0.5
-"""A daemon collects at most once a second."""
 
 
 @command("headgate status", "headgate status --watch", "headgate status --json", "headgate status --timeout 30")

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from headgate.reading.stored_rows import LedgerRecord
 
 
+Formatter = Callable[["LedgerRecord"], bytes]
+ESCAPES: Final = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\0": b"\0", r"\\": b"\\"}
+_PART: Final = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)
+
+
 def put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     """Put ``data`` into ``line`` as field ``name``; if it is base64, the field ``<name>_encoding`` says so."""
     line[name], encoding = as_text(data)
@@ -32,8 +37,6 @@ def json_headers(headers: Headers) -> list[dict[str, Any]]:
     return found
 
 
-Formatter = Callable[["LedgerRecord"], bytes]
-
 PLACEHOLDERS: Final[dict[str, tuple[str, Formatter]]] = {
     "%k": ("key", lambda record: record.key),
     "%v": ("value", lambda record: record.value),
@@ -44,9 +47,6 @@ PLACEHOLDERS: Final[dict[str, tuple[str, Formatter]]] = {
     "%T": ("timestamp as 2026-01-31T18:00:00.000Z", lambda record: iso_time(record.timestamp_ms).encode()),
     "%%": ("a percent sign", lambda _: b"%"),
 }
-ESCAPES: Final = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\0": b"\0", r"\\": b"\\"}
-
-_PART: Final = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)
 
 
 class UnknownPlaceholderError(ValueError):

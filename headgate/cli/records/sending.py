@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from headgate.reading.stored_rows import LedgerRecord
 
 REFRESH_INTERVAL_SECONDS = 0.2
+MAX_IN_FLIGHT = 20_000
+"""Maximum number of records in flight. For large records, the producer's byte budget is the lower limit."""
+FLUSH_TIMEOUT_SECONDS = 5.0
+"""Longest wait, after Ctrl-C, for accepted records to be stored."""
+REPORTED = 5
+"""Number of failures and invalid lines that are printed; the rest is only counted."""
 
 
 @dataclass(slots=True)
@@ -106,14 +112,6 @@ class ProgressLine:
 
     def print_line(self, text: str) -> None:
         self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-MAX_IN_FLIGHT = 20_000
-"""Maximum number of records in flight. For large records, the producer's byte budget is the lower limit."""
-FLUSH_TIMEOUT_SECONDS = 5.0
-"""Longest wait, after Ctrl-C, for accepted records to be stored."""
-REPORTED = 5
-"""Number of failures and invalid lines that are printed; the rest is only counted."""
 
 
 @dataclass(frozen=True, slots=True)

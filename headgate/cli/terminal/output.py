@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 JSON_HELP: Final = "Print the result as one JSON document."
 _GAP = 3
 _PIPE_COLUMNS = 200
+UNKNOWN: Final = "?"
+NONE: Final = "-"
+_EXACT_BELOW: Final = 100
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND: Final = 1000
+_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tracked": NONE}
 
 
 def examples(*commands: str) -> str:
@@ -98,14 +104,6 @@ def fitting_columns(
             break
         shown = [index for index in shown if columns[index] != name]
     return shown
-
-
-UNKNOWN: Final = "?"
-NONE: Final = "-"
-_EXACT_BELOW: Final = 100
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND: Final = 1000
-_OUTLOOKS: Final[dict[Outlook, str]] = {"empty": NONE, "never": "never", "not_tracked": NONE}
 
 
 def format_bytes(size: int) -> str:

@@ -26,6 +26,12 @@ REPEATING: dict[str, int] = {
     "asyncio": logging.WARNING,
 }
 """Minimum level of loggers that repeat what others say. With ``--debug``, INFO for all."""
+Result = TypeVar("Result")
+READ_BLOCK_BYTES = 256 * 1024
+WRITE_BLOCK_BYTES = select.PIPE_BUF
+"""A ready pipe accepts this much without blocking; a larger write could block."""
+LOOK_INTERVAL_SECONDS: Final = 0.2
+"""How often an idle command looks whether its output still has a reader."""
 
 
 def start_logs(*, debug: bool) -> None:
@@ -41,9 +47,6 @@ def start_logs(*, debug: bool) -> None:
     logging.getLogger(headgate.__name__).setLevel(level)
     for name, quiet in REPEATING.items():
         logging.getLogger(name).setLevel(logging.INFO if debug else max(quiet, level))
-
-
-Result = TypeVar("Result")
 
 
 async def until_signalled(main: Coroutine[Any, Any, Result], *, patient: bool) -> Result:
@@ -80,13 +83,6 @@ async def until_signalled(main: Coroutine[Any, Any, Result], *, patient: bool) -
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
     raise InterruptedBySignalError(seen[0])
-
-
-READ_BLOCK_BYTES = 256 * 1024
-WRITE_BLOCK_BYTES = select.PIPE_BUF
-"""A ready pipe accepts this much without blocking; a larger write could block."""
-LOOK_INTERVAL_SECONDS: Final = 0.2
-"""How often an idle command looks whether its output still has a reader."""
 
 
 async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:

@@ -23,6 +23,8 @@ _NUMBER = re.compile(r"([0-9]{1,19})([A-Za-z]*)")
 _FOREVER: Final = -1
 _WORDS: Final[dict[str, int | str]] = {"none": _FOREVER, DEFAULT: DEFAULT}
 MAX_SEGMENTS: Final = 1024
+HASH_BAR_CELLS = 64
+_HASHES = 65_536
 
 
 def switch(value: str) -> bool | str:
@@ -104,10 +106,6 @@ def policy_line(policy: TopicPolicy) -> str:
     """Format the values that a topic overrides like the options of `headgate topic set`; empty if there are none."""
     words = [f"{option} {value}" for option, value in option_values(policy).items()]
     return f"policy: {', '.join(words)}" if words else ""
-
-
-HASH_BAR_CELLS = 64
-_HASHES = 65_536
 
 
 def draw_topic(topic: TopicInfo) -> list[str]:
