@@ -84,7 +84,8 @@ def contributions(facts: pa.Table) -> pa.Table:
     columns |= {"records": pa.repeat(1, len(facts)), "size_bytes": facts["size_bytes"]}
     columns["max_value"] = pc.coalesce(end, offset, _type_numbers(facts["subscription_type"]))
     columns["timestamp_ms"] = facts["timestamp_ms"]
-    return pa.table(columns).filter(pc.is_valid(columns["kind"])).cast(SCHEMA)
+    found = pa.table(columns).cast(SCHEMA)
+    return found.filter(found["kind"].is_valid()) if found["kind"].null_count else found
 
 
 def _type_numbers(types: Any) -> Any:
@@ -100,13 +101,14 @@ def slots_of(offsets: Any) -> Any:
     return pc.bit_wise_and(offsets, pc.bit_wise_or(bit, pc.shift_left(bit, 1)))
 
 
-def aggregate(rows: pa.Table) -> pa.Table:
+def aggregate(rows: pa.Table, *, in_order: bool = False) -> pa.Table:
     """Return one row per kind of the aggregates ``rows``, and most of the ranges of a key that touch as one.
 
-    A POSITION counts as a range from 0, the first of its key.
+    A POSITION counts as a range from 0, the first of its key. ``in_order``: as the ledger has them.
     """
     key = " ".join(AGGREGATE_KEY)
-    once = grouped(rows.sort_by("max_value"), f"{key} kind", f"{_SUMS} max_value=max:max_value", ordered=True)
+    ordered = rows if in_order else rows.sort_by("max_value")
+    once = grouped(ordered, f"{key} kind", f"{_SUMS} max_value=max:max_value", ordered=True)
     ranges = pc.and_(pc.not_equal(once["subscription_id"], NO_ID), pc.not_equal(once["segment"], NO_ID))
     # Kinds that are not about a subscription in a segment stay separate.
     exact = once.append_column("exact_kind", pc.if_else(ranges, NO_ID, once["kind"]))

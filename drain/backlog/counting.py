@@ -98,9 +98,8 @@ def aggregation_plan(session: SparkSession, ledger_url: str, chunks: Mapping[int
     objects = dict.fromkeys(chunk_path(shard, number) for shard, numbers in chunks.items() for number in numbers)
 
     def count(task: Sequence[tuple[str, int | None]]) -> Iterator[pa.RecordBatch]:
-        parts = [
-            aggregate(contributions(pa.Table.from_batches([facts]))) for facts in read_objects(ledger_url, task, FACTS)
-        ]
+        read = read_objects(ledger_url, task, FACTS)
+        parts = [aggregate(contributions(pa.Table.from_batches([each])), in_order=True) for each in read]
         yield from aggregate(pa.concat_tables(parts)).combine_chunks().to_batches()
 
     return object_reader.objects_in_tasks(session, objects, count, SCHEMA, aggregates.__name__)

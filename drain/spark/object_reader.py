@@ -223,7 +223,7 @@ def rows_of(objects: Sequence[_ReadObject], schema: pa.Schema) -> pa.Table:
         for name in objects[0].constants.keys() & set(schema.names):
             values = [pa.repeat(item.constants[name], len(item.table)) for item in objects]
             table = table.append_column(name, pa.chunked_array(values))
-        if "fact" in schema.names:
+        if "fact" in schema.names and table.column("fact").null_count:
             table = table.combine_chunks()  # To filter many small pieces takes a tenth of the whole reading.
             table = table.filter(table.column("fact").is_valid())
         added = [item.constants | item.own for item in objects if item.own]

@@ -145,8 +145,7 @@ def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
     header, rows = stored_records(data, shard=shard, number=number)
     if isinstance(rows, RecordColumns):
         return header, rows
-    topic_ids, segments = rows.integers("topic_id"), rows.integers("segment")
-    offsets, timestamps_ms = rows.integers("offset"), rows.integers("timestamp_ms")
+    topic_ids, segments, offsets, timestamps_ms = map(rows.integers, ("topic_id", "segment", "offset", "timestamp_ms"))
     keys, values = rows.blobs("key"), rows.blobs("value")
     return header, RecordColumns(topic_ids, segments, offsets, timestamps_ms, keys, values, rows.headers())
 
