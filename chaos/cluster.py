@@ -21,7 +21,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import IngestSettings, SpreadSettings, SubscriptionSettings
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from trials.cluster import EnsembleServer, LocalDaemon, last_line
 from trials.recorded_cluster import Reader, RecordedCluster
 

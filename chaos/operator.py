@@ -14,7 +14,7 @@ from chaos.cluster import DAEMONS, ORDERS, SHARDS, TOPICS
 from chaos.judge import Operation
 from headgate import Admin, SegmentInfo, TopicInfo
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 
 MOST_SEGMENTS: Final = 6
 FEWEST_SEGMENTS: Final = 2

@@ -17,7 +17,7 @@ import structlog
 
 from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, overlaps, segment_of, slice_fields
+from headgate.model.layout import SegmentSlice, overlaps, segment_of, slice_fields
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from metrics import events
 from metrics.label_values import HandoverReason

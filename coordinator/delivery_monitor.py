@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice
+from headgate.model.layout import SegmentSlice
 from headgate.protocol.replies import DeliveriesBegun, Done, Redelivery
 from headgate.protocol.requests import (
     AcknowledgeBatch,

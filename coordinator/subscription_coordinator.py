@@ -31,7 +31,7 @@ from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.model.text import listed
 from headgate.protocol.codec import user_of
 from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered

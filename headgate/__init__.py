@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         ProtocolError as ProtocolError,
         RequestRejectedError as RequestRejectedError,
     )
-    from headgate.model.hashing import BucketRange as BucketRange
+    from headgate.model.layout import BucketRange as BucketRange
     from headgate.model.entries import (
         DeliveryPolicy as DeliveryPolicy,
         SubscriptionType as SubscriptionType,

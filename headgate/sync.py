@@ -190,16 +190,13 @@ class _Facade(Generic[ClientT]):
         if self._owns_loop:
             self._loop.close()
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(coroutine)
-
     def _read(self, read: Callable[[], T]) -> T:
         """Call ``read`` in the loop's thread, where values do not change meanwhile."""
 
         async def call() -> T:
             return read()
 
-        return self._run(call())
+        return self._loop.run(call())
 
 
 async def _exit_as_value(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, SystemExit | KeyboardInterrupt | None]:
@@ -239,7 +236,7 @@ def _blocking(
 
     @functools.wraps(method)
     def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._client, *args, **kwargs))
+        return self._loop.run(method(self._client, *args, **kwargs))
 
     return call
 
@@ -302,7 +299,7 @@ def _delivering(
 
     @functools.wraps(send)
     def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> Delivery[T]:
-        return Delivery(self._run(send(self._client, *args, **kwargs)), self._loop)
+        return Delivery(self._loop.run(send(self._client, *args, **kwargs)), self._loop)
 
     return call
 
@@ -334,7 +331,7 @@ class Producer(_Facade[producer.Producer]):
         """Flush for at most ``timeout_seconds`` (None: the delivery timeout), close, and return the final metrics."""
         if not self._closed:
             try:
-                self._run(self._client.close(timeout_seconds))
+                self._loop.run(self._client.close(timeout_seconds))
             finally:
                 self.__exit__()
         return self.metrics()
@@ -353,7 +350,7 @@ class Consumer(_Facade[consumer.Consumer]):
     def __next__(self) -> ConsumedRecord:
         """Return the next record; the errors are those of `headgate.Consumer`."""
         try:
-            return self._run(self._client.__anext__())
+            return self._loop.run(self._client.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -364,7 +361,7 @@ class Consumer(_Facade[consumer.Consumer]):
         async def next_record() -> ConsumedRecord | None:
             return await anext(records, None)
 
-        while (record := self._run(next_record())) is not None:
+        while (record := self._loop.run(next_record())) is not None:
             yield record
 
     def __exit__(self, *exception: object) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from headgate import Consumer, Producer, SegmentId
 from headgate.errors import HeadgateError, RequestRejectedError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from scale.building_stages import until_held
 from scale.sizes import topic_name
 from scale.trial import Trial

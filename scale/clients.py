@@ -26,8 +26,8 @@ from headgate.client.consumer import Consumer
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.consuming.record_queue import HeldSegment
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.layout import shard_of
 from headgate.protocol.replies import Grant
 from headgate.protocol.requests import OpenProducer
 from headgate.settings.config import ClientConfig, load_client_config

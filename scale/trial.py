@@ -16,7 +16,7 @@ from bench.harness.cluster import percentile
 from headgate import Admin, Producer, ProducerSettings
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.process.background import cancel_and_wait, end_tasks
 from headgate.settings.config import ClientConfig
 from scale.cluster import ScaleCluster, Usage

@@ -12,7 +12,7 @@ from typing import Any
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from trials.cluster import LocalCluster
 from trials.consumer import counter_of
 from trials.judge import Delivery, SentRecord, StoredRecord, SubscriptionEvidence, TopicEvidence

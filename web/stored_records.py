@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import segment_hash
+from headgate.model.layout import segment_hash
 from headgate.model.text import as_bytes, as_text
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader

@@ -13,7 +13,7 @@ import msgspec
 from bench.harness.one_leader import CLIENT
 from controller.snapshots.format import decode_steps, encode_snapshot
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.protocol import requests
 from headgate.protocol.request_fields import RequestBody
 from shard.requests.topic_commands import MAX_SEGMENTS

@@ -13,7 +13,7 @@ from chaos.faults.fault import ALL_TOPICS, Fault
 from chaos.faults.processes import spark_group
 from headgate.errors import HeadgateError
 from headgate.ledger.objects import chunk_path
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.process.background import cancel_and_wait
 from trials.cluster import last_line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from chaos.cluster import ORDERS, READERS, SHARDS
 from chaos.faults.fault import ALL_TOPICS, Fault
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.process.child_process import ChildProcess, python_module
 from trials.cluster import last_line
 

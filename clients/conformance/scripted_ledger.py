@@ -12,8 +12,8 @@ import msgspec
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.objects import chunk_path
 from headgate.model.entries import Placement
-from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers
+from headgate.model.layout import segment_hash
 from headgate.protocol import codec
 from headgate.protocol.replies import AnyReplyBody, Committed, ProducerIdentity, Rejected
 from headgate.protocol.requests import OpenProducer, ProduceBatch, Record

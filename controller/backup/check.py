@@ -18,7 +18,7 @@ from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import ChunkRange, chunk_folder, ranges_to_read
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.storage.object_store import Store
 from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState

@@ -19,7 +19,7 @@ from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectM
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.objects import IDENTITY_PATH
-from headgate.model.hashing import MAX_SHARDS, ShardMap
+from headgate.model.layout import MAX_SHARDS, ShardMap
 from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store

@@ -20,7 +20,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leadership.policy.transitions import Role
-from headgate.model.hashing import key_hash
+from headgate.model.layout import key_hash
 from metrics.health import Health
 from web.api.documents import DaemonDocument, DaemonPart, SubscriptionDocument, TopicDocument
 from web.api.history import SAMPLE_SECONDS, History

@@ -12,7 +12,7 @@ from coordinator.context import CoordinatorSettings
 from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, DrainQuery
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport

@@ -31,8 +31,8 @@ from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
 from headgate.errors import TransportError
 from headgate.log.report_limit import ReportLimit
-from headgate.model.hashing import ShardMap
 from headgate.model.headers import header_bytes, wrong_headers
+from headgate.model.layout import ShardMap
 from headgate.protocol.codec import all_publications_filters, confirmations_prefix, parse_publish_address
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader

@@ -19,7 +19,7 @@ from controller.leadership.election import ElectionsUnreachableError, Registry
 from controller.leadership.policy.feature_levels import SHARDS_GROW, refusal
 from controller.leadership.policy.transitions import Event, ShardLeaders
 from headgate.errors import HeadgateError
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from metrics import events
 from metrics.label_values import ZooKeeperState
 

@@ -30,7 +30,7 @@ from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError, TransportError
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol.codec import head_topic
 from headgate.transport.port import Transport
 from metrics import events

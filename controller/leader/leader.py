@@ -31,7 +31,7 @@ from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol.codec import Presence, requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import RequestBody

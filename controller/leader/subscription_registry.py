@@ -21,7 +21,7 @@ from coordinator.context import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice
+from headgate.model.layout import SegmentSlice
 from headgate.protocol import requests
 from headgate.protocol.codec import Page, Presence, follows, user_of
 from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply

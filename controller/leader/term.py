@@ -18,7 +18,7 @@ from controller.leadership.policy.transitions import Event, Leadership
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.requests.topic_commands import misplaced

@@ -31,8 +31,7 @@ import msgspec
 from controller.settings.sections import ScalingSettings
 from headgate.ledger.chunk import RecordColumns
 from headgate.model.entries import TopicPolicy
-from headgate.model.hashing import segment_hash
-from headgate.model.layout import Layout, Segment
+from headgate.model.layout import Layout, Segment, segment_hash
 from metrics.label_values import LayoutChangeReason, SplitLimit
 from shard.state.subscription import Subscription
 from shard.state.topic import SLOT_MS, Rate

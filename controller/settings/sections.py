@@ -13,7 +13,7 @@ from controller.access.file import read_access_file
 from drain.setting_values import DEFAULT_MASTER
 from headgate.errors import ConfigError
 from headgate.files.named_file import read_secret
-from headgate.model.hashing import MAX_SHARDS
+from headgate.model.layout import MAX_SHARDS
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.transport.connection_options import TlsFiles, TlsOptions

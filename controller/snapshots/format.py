@@ -24,7 +24,7 @@ from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.objects import check_format, snapshot_path
 from headgate.model.entries import TermStarted
-from headgate.model.hashing import SegmentSlice
+from headgate.model.layout import SegmentSlice
 from headgate.model.positions import OffsetRange, OffsetRanges
 from shard.state.consumers import Consumers, Holding, Holdings, RegisteredConsumer, RemovedConsumer
 from shard.state.ledger_time import LedgerTime

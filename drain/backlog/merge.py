@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from drain.backlog.aggregates import AGGREGATES, COUNTED, NO_ID, POSITION, PRESENT, REMOVED, SEALED, SUBSCRIPTION_TYPES
 from drain.protocol import Backlog
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.model.positions import OffsetRange, OffsetRanges
 from headgate.protocol.backlog import TRACKED, count_records, estimate_size_bytes, unacknowledged_offsets
 

@@ -21,8 +21,8 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
-from headgate.model.hashing import MAX_SHARDS
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.layout import MAX_SHARDS
 from headgate.protocol import requests
 from headgate.protocol.replies import (
     BacklogReply,

@@ -22,7 +22,7 @@ from headgate.errors import (
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.objects import IDENTITY_PATH
 from headgate.log.event_log import get_logger
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.process.background import end_tasks
 from headgate.protocol.codec import ClusterDescription, LeaderAnnouncement
 from headgate.protocol.replies import LeaderReply, Rejected, Reply, TopicPlace
@@ -353,7 +353,7 @@ RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0
 class TopicPlaces:
     """Finds the shard of a topic. In a cluster that has grown, leaders say which of its places has it.
 
-    1. If the places (`headgate.model.hashing`) are one shard, there is nothing to ask. Otherwise all are asked at once.
+    1. If the places (`headgate.model.layout`) are one shard, there is nothing to ask. Otherwise all are asked at once.
     2. What is remembered is a hint. A leader whose shard does not have the topic refuses a request for it, and then the
        place is forgotten and looked for again: the topic may have been deleted, and created elsewhere.
     3. Before a topic is created, every other place has to say that it does not have it, by the list that the creation

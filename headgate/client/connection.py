@@ -26,7 +26,7 @@ from headgate.client.decisions.session_batches import RETRY_BACKOFF
 from headgate.client.request_attempts import ReplyDispatch, ReplyHandler, RequestAttempts, RequestIds
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol import codec
 from headgate.protocol.codec import (
     MAX_MESSAGE_BYTES,

@@ -633,7 +633,7 @@ class Consumer:
         The text names the topic and the history of the positions. Others refuse it. Raises
         HeadgateError before the consumer is entered.
         """
-        return self._membership.positions_text()
+        return self._membership.requests.positions_text(self._feed.positions, self._feed.own)
 
     @property
     def topic_id(self) -> int:

@@ -258,7 +258,7 @@ class _ExternalGroupMember(Consumer):
 
     @property
     def subscription_id(self) -> int:
-        return self._membership.subscription_id
+        return self._membership.requests.subscription_id
 
     async def flush_acknowledgements(self, key: HeldKey) -> None:
         await self._acknowledger.flush(self._holdings.finish_seconds, [key])

@@ -35,8 +35,8 @@ from headgate.errors import (
 )
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import slice_of
 from headgate.model.identifiers import SegmentId
+from headgate.model.layout import slice_of
 from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, HeartbeatReply, Push, Registered, Revocation
 from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
@@ -222,7 +222,7 @@ class Membership:
     ) -> None:
         """``open_feed`` gets the shard and the id of the topic, at each registration."""
         self._client = context.client
-        self._requests = context.requests
+        self.requests = context.requests
         self._feed = context.feed
         self._holdings = holdings
         self._deliveries = deliveries
@@ -243,8 +243,8 @@ class Membership:
     async def open(self, shard: int, timeout_seconds: float) -> None:
         client, self._shard = self._client, shard
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        await self._requests.open(shard, client.now_ms(), timeout_seconds)
-        key = self._requests.push_key
+        await self.requests.open(shard, client.now_ms(), timeout_seconds)
+        key = self.requests.push_key
         client.replies.expect_pushes(key, self._on_push)
         self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))
         self._cleanup_callbacks.append(await client.watch_head(shard, lambda head: self._feed.head.advance(head.head)))
@@ -265,14 +265,14 @@ class Membership:
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
         try:
-            await self._requests.leave(timeout_seconds, failed=failed)
+            await self.requests.leave(timeout_seconds, failed=failed)
         except (NoLeaderError, RequestRejectedError) as error:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._holdings.decisions.registration_requested()
         asked_at = asyncio.get_running_loop().time()
-        registered, leader_epoch = await self._requests.register(self._feed.own_positions, timeout_seconds)
+        registered, leader_epoch = await self.requests.register(self._feed.own_positions, timeout_seconds)
         self._feed.head.advance(registered.head)
         self._deliveries.policy = registered.policy
         self._interval_seconds = registered.heartbeat_interval_seconds
@@ -290,24 +290,16 @@ class Membership:
             self._holdings.drop_all()
 
     @property
-    def subscription_id(self) -> int:
-        return self._requests.subscription_id
-
-    @property
     def topic_id(self) -> int:
-        if (found := self._requests.topic_id) is None:
+        if (found := self.requests.topic_id) is None:
             raise HeadgateError("the topic of this consumer has no id before it is entered")
         return found
-
-    def positions_text(self) -> str:
-        """Return where the next consumer continues, and what these positions belong to."""
-        return self._requests.positions_text(self._feed.positions, self._feed.own)
 
     async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._feed.totals.asked, self._holdings.handling
         asked_at = asyncio.get_running_loop().time()
-        alive = await self._requests.heartbeat(
+        alive = await self.requests.heartbeat(
             self._holdings.generations(),
             self._feed.unhandled,
             asks_unread=asks_unread,
@@ -364,11 +356,11 @@ class Membership:
         await asyncio.sleep(self._interval_seconds)
 
     def _on_push(self, push: Push) -> None:
-        if (push.incarnation, push.ledger_id.hex()) != (self._requests.incarnation, self._requests.ledger_id):
+        if (push.incarnation, push.ledger_id.hex()) != (self.requests.incarnation, self.requests.ledger_id):
             return
         if isinstance(push, AssignmentChanged):
             self._holdings.changed(push)
-        elif isinstance(push, ConsumerFenced) and self._requests.subscription_id:
+        elif isinstance(push, ConsumerFenced) and self.requests.subscription_id:
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

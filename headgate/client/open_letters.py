@@ -26,9 +26,8 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.topic_source import TopicSource, topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.model.headers import Origin, origin_of
-from headgate.reading.copy_position import CopyProgress, decode_copy, encode_copy
 from headgate.reading.stored_rows import LedgerRecord
-from headgate.reading.topic_position import Snapshot, beginning
+from headgate.reading.topic_position import CopyProgress, Snapshot, beginning, decode_copy, encode_copy
 from headgate.reading.topic_reader import TopicReader
 from headgate.storage.object_store import Store
 from headgate.views.subscriptions import SubscriptionInfo

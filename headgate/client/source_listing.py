@@ -26,7 +26,7 @@ import msgspec
 
 from headgate.errors import LayoutError
 from headgate.model.entries import Positions
-from headgate.model.hashing import SEGMENT_HASHES
+from headgate.model.layout import SEGMENT_HASHES
 from headgate.protocol.requests import SegmentImport
 
 KINESIS_HASH_BITS = 128

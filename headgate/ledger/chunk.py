@@ -27,9 +27,8 @@ from headgate.ledger.checksum import SEAL_BYTES, parquet_footer_start
 from headgate.ledger.objects import check_sealed, chunk_path
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import Headers
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, Layout
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import msgspec
 from msgspec import Meta
 
-from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import KEY_BUCKETS
 
 Order = Literal["strict", "none"]
 Positions = Literal["offsets", "opaque"]

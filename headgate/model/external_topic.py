@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.model import entries as e
-from headgate.model.hashing import SEGMENT_HASHES
-from headgate.model.layout import Segment, SegmentState
+from headgate.model.layout import SEGMENT_HASHES, Segment, SegmentState
 
 OPAQUE_END_OFFSET = 1
 """End offset of every segment of a source whose positions are opaque."""

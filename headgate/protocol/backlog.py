@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.model.positions import OffsetRanges
 from headgate.views.subscriptions import BacklogInfo, CountedBy, Outlook, SegmentBacklogInfo
 

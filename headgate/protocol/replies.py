@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy, union_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.protocol.request_fields import LedgerId, PolicyField
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan

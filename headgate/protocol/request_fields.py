@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.model.hashing import KEY_BUCKETS, MAX_SHARDS
+from headgate.model.layout import KEY_BUCKETS, MAX_SHARDS
 
 FIRST_PROTOCOL_VERSION = 1
 """Its clients do not state it."""
@@ -62,7 +62,7 @@ Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
 ShardCount = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 ShardCounts = Annotated[list[ShardCount], Meta(max_length=MAX_SHARDS)]
-"""All numbers of shards that a cluster has had, rising (`headgate.model.hashing`)."""
+"""All numbers of shards that a cluster has had, rising (`headgate.model.layout`)."""
 LABEL_PATTERN = r"^[!-~]{1,128}\Z"
 Label = Annotated[str, Meta(pattern=LABEL_PATTERN)]
 """Name of an external topic's segment at its source: printable ASCII without spaces."""

@@ -19,7 +19,7 @@ from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacte
 from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
-from headgate.model.hashing import BucketRange, buckets_of, key_bucket, slice_of
+from headgate.model.layout import BucketRange, buckets_of, key_bucket, slice_of
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.replies import Grant
 from headgate.reading.stored_rows import RowRuns, Rows

@@ -40,21 +40,6 @@ from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
-from headgate.transport.aiomqtt_parts import (
-    answer_unless_lost,
-    broker_properties,
-    close_socket,
-    end_wait_for_answer,
-    mark_errors_as_retrieved,
-    on_acceptance,
-    on_answered_message,
-    on_arrival,
-    paho_of,
-    ping_after,
-    raise_if_lost,
-    report_early_end,
-    wait_until_lost,
-)
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_options import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
 from headgate.transport.mqtt_connection import (
@@ -62,8 +47,21 @@ from headgate.transport.mqtt_connection import (
     MessageRouter,
     OutgoingMessages,
     PacketWriter,
+    answer_unless_lost,
+    broker_properties,
+    close_socket,
+    end_wait_for_answer,
     loss_reason,
+    mark_errors_as_retrieved,
+    on_acceptance,
+    on_answered_message,
+    on_arrival,
+    paho_of,
+    ping_after,
+    raise_if_lost,
     refuses_version,
+    report_early_end,
+    wait_until_lost,
 )
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes

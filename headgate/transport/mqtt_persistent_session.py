@@ -26,11 +26,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from headgate.model.headers import header_bytes
-from headgate.transport.aiomqtt_parts import end_session_at_close, paho_of
+from headgate.transport.broker_tls import TlsSocket
 from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import Attempt, MqttTransport
+from headgate.transport.mqtt_connection import end_session_at_close, paho_of
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
-from headgate.transport.tls_socket import TlsSocket
 
 KEEPALIVE_SECONDS: Final = 30
 """Longer than reading may pause: while nothing is read, the broker's answers to pings are not read either."""

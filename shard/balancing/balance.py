@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, BucketRange, Layout, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from shard.balancing.bucket_split import Pool, pools
 from shard.balancing.load_target import assign_by_load
 from shard.state.subscription import Subscription

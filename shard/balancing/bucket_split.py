@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of, slice_of, sort_key
+from headgate.model.layout import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of, slice_of, sort_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from headgate.model.entries import ReleaseReason
-from headgate.model.hashing import SegmentSlice, overlaps, segment_of
+from headgate.model.layout import SegmentSlice, overlaps, segment_of
 from shard.state.consumers import Holding
 
 

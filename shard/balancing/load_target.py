@@ -38,7 +38,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from headgate.model.hashing import SegmentSlice
+from headgate.model.layout import SegmentSlice
 
 TOLERANCE_PERCENT = 20
 """Allowed deviation from the fair load. It exceeds the random error of smoothed weights over several

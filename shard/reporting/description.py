@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.model.hashing import (
+from headgate.model.layout import (
     KEY_BUCKETS,
     BucketRange,
     SegmentSlice,

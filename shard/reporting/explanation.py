@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.model.hashing import BucketRange, SegmentSlice, segment_of
-from headgate.model.layout import SegmentState
+from headgate.model.layout import BucketRange, SegmentSlice, SegmentState, segment_of
 from headgate.model.text import listed
 from headgate.model.time_text import duration
 from headgate.protocol.backlog import RecordCount

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headgate.errors import LayoutError
-from headgate.model.hashing import SegmentSlice, slice_fields
-from headgate.model.layout import Layout
+from headgate.model.layout import Layout, SegmentSlice, slice_fields
 from headgate.model.text import listed
 from headgate.protocol.requests import PlanChanges
 from headgate.views.explanations import ConsumerSegmentCount, Plan, ProposedMove, ProposedSegment

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.protocol.backlog import RecordCount, estimate_drain
 from headgate.views.subscriptions import AssignmentStatus
 from shard.state.subscription import Subscription

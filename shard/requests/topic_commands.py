@@ -11,8 +11,7 @@ import msgspec
 
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
-from headgate.model.layout import Layout
+from headgate.model.layout import Layout, ShardMap
 from headgate.model.text import listed
 from headgate.protocol.codec import cut_page, follows
 from headgate.protocol.replies import AnyReplyBody, TopicList, TopicPlace, TopicReply

@@ -39,8 +39,8 @@ from typing import Final
 
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
-from headgate.model.hashing import segment_hashes
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
+from headgate.model.layout import segment_hashes
 from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, ReaderRequest
 from headgate.protocol.requests import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange, SegmentSlice, segment_of, slice_of
+from headgate.model.layout import BucketRange, SegmentSlice, segment_of, slice_of
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records, unacknowledged_offsets
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, key_bucket, segment_hash
+from headgate.model.layout import KEY_BUCKETS, key_bucket, segment_hash
 
 
 class ParkedKey(msgspec.Struct, frozen=True, array_like=True, gc=False):

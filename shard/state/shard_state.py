@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_segments
-from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, Layout
 from headgate.protocol.codec import user_of
 from shard.state.consumers import REMOVED_CONSUMER_RETENTION_MS, RegisteredConsumer, RemovedConsumer
 from shard.state.ledger_time import LedgerTime

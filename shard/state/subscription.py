@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of, slice_of
 from shard.state.consumers import Consumers, Holdings, RemovedConsumer
 from shard.state.progress import Progress
 from shard.state.redelivery import Redelivery

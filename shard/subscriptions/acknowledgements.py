@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_of
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_of
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import SegmentSlice, buckets_of, segment_of
 from headgate.protocol.replies import DeadLetter, DeliveriesBegun, Redelivery
 from headgate.protocol.request_fields import ConsumerRequest
 from headgate.protocol.requests import (

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, SegmentSlice, buckets_of, key_bucket, segment_hash, segment_of
+from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, key_bucket, segment_hash, segment_of
 from headgate.protocol.replies import ResumingKey
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, UnparkKey
 from shard.state.subscription import Subscription

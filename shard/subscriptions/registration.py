@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, segment_of
+from headgate.model.layout import SegmentSlice, segment_of
 from headgate.protocol.codec import user_of
 from headgate.protocol.requests import RegisterConsumer
 from shard.state.consumers import RegisteredConsumer, RemovedConsumer, find_removed

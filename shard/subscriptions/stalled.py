@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.model.hashing import SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import SegmentSlice, buckets_of, segment_of
 from shard.state.progress import AcknowledgementProgress
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription

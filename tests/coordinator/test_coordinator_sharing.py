@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.model.hashing import BucketRange
+from headgate.model.layout import BucketRange
 from headgate.protocol.replies import BucketStart, Push
 from shard.steps import complete
 from tests.coordinator.conftest import Lead

@@ -11,7 +11,7 @@ from controller.snapshots.job import take_snapshot
 from headgate import Admin, ConsumedRecord, Consumer, ExternalConsumer, Producer
 from headgate.client.external_consumer import GrantedSegment
 from headgate.model.entries import TopicPolicy
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol.requests import OpenProducer
 from tests.support.worlds.external_topic import SPLIT, layout, seg
 from tests.support.worlds.one_shard import OneShard

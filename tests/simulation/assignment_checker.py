@@ -8,8 +8,7 @@
 
 from collections import Counter
 
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, buckets_of, segment_of
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, BucketRange, Layout, buckets_of, segment_of
 from shard.balancing.bucket_split import is_shareable
 from shard.state.subscription import Subscription
 from shard.subscriptions.gate import compute_gate

@@ -19,7 +19,7 @@ from drain.backlog.merge import StateRow, by_topic, drained, merged_rows, next_r
 from drain.protocol import Backlog, DrainQuery
 from headgate.ledger.chunk import facts_of
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.model.layout import KEY_BUCKETS, key_bucket
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import BrokenPromiseError

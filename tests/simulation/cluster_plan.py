@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 
 CLUSTERED_EVERY: Final = 7
 CLUSTERED_REST: Final = 3

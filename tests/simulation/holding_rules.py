@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, buckets_of, segment_of, slice_of
+from headgate.model.layout import SegmentSlice, buckets_of, segment_of, slice_of
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import BrokenPromiseError

@@ -20,7 +20,7 @@ from headgate import Admin, Consumer, Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import HeadgateError
 from headgate.model.entries import TopicPolicy
-from headgate.model.hashing import segment_hash
+from headgate.model.layout import segment_hash
 from tests.simulation.queue_program import until_done
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from headgate import Admin
 from headgate.errors import HeadgateError
 from headgate.model import entries as e
-from headgate.model.hashing import bucket_bounds, segment_of
-from headgate.model.layout import Layout
+from headgate.model.layout import Layout, bucket_bounds, segment_of
 from headgate.protocol.replies import BacklogReply, ExplanationReply, PlanReply, SubscriptionReply
 from headgate.protocol.requests import DescribeBacklog, DescribeSubscription, ExplainSubscription, PlanChanges
 from headgate.views.explanations import Explanation, Plan

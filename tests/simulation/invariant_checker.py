@@ -18,8 +18,8 @@ from controller.snapshots.format import FIELDS_SINCE, decode_file
 from headgate import ConsumedRecord
 from headgate.ledger import chunk
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, key_bucket, overlaps, slice_of
 from headgate.model.headers import Headers
+from headgate.model.layout import KEY_BUCKETS, BucketRange, key_bucket, overlaps, slice_of
 from shard.state.shard_state import ShardState
 from shard.subscriptions.gate import is_gated
 from tests.simulation.backlog_checker import BacklogChecker

@@ -27,8 +27,7 @@ from headgate import SeekResult
 from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.model import entries as e
 from headgate.model.external_topic import parse_hashes
-from headgate.model.hashing import SEGMENT_HASHES, BucketRange, slice_of
-from headgate.model.layout import Layout, SegmentState
+from headgate.model.layout import SEGMENT_HASHES, BucketRange, Layout, SegmentState, slice_of
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.ledger_time import MAX_STEP_MS
 from shard.state.shard_state import ShardState

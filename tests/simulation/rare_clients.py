@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headgate.client.connection import Client
-from headgate.model.hashing import segment_of
 from headgate.model.headers import Headers
+from headgate.model.layout import segment_of
 from headgate.process.background import end_tasks
 from headgate.protocol.replies import Reply
 from headgate.protocol.requests import AnyRequestBody, RegisterConsumer

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from headgate.model import entries as e
-from headgate.model.hashing import segment_of
 from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import segment_of
 from headgate.protocol import codec, requests
 from headgate.protocol.codec import client_address, replies_topic, requests_topic
 from headgate.protocol.replies import Acknowledged, Committed, ProducerIdentity, Registered, Rejected, Reply

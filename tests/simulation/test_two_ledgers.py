@@ -34,7 +34,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import if_exists
 from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model.entries import ConsumerRegistered, SegmentGranted
-from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.model.layout import KEY_BUCKETS, key_bucket
 from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from shard.state.topic import Topic

@@ -40,7 +40,7 @@ from headgate.errors import (
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import compacted_through, ranges_to_read
-from headgate.model.hashing import ShardMap, shard_of
+from headgate.model.layout import ShardMap, shard_of
 from headgate.process.background import end_tasks
 from metrics.instruments import Instruments
 from shard.requests.topic_commands import MAX_SEGMENTS, merge_entry, split_entry

@@ -13,7 +13,7 @@ from controller.settings.sections import SpreadSettings
 from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.errors import RequestRejectedError
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.topic_dataset import dataset
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, wait_until

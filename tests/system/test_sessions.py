@@ -19,7 +19,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import FencedError
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.protocol import codec
 from headgate.protocol.codec import Presence, presence_topic
 from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Grant, Push, Revocation

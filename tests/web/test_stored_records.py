@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import segment_hash
+from headgate.model.layout import segment_hash
 from headgate.storage.object_store import open_store
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.samples.positioned_ledger import LedgerWithPositions

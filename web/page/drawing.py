@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.views.subscriptions import BucketRangeAssignment, SegmentAssignment
 from headgate.views.topics import SegmentInfo
 from web.page.markup import Html, count, duration, element, plural

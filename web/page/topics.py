@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from headgate.model.hashing import BucketRange
 from headgate.model.identifiers import SegmentId
+from headgate.model.layout import BucketRange
 from headgate.model.text import listed
 from headgate.views.cluster import SubscriptionSummary
 from headgate.views.explanations import BlockingSegment

@@ -17,7 +17,7 @@ from headgate import (
     Producer,
     RequestRejectedError,
 )
-from headgate.model.hashing import key_bucket, key_hash, shard_of
+from headgate.model.layout import key_bucket, key_hash, shard_of
 
 Answer = dict[str, Any]
 

@@ -11,7 +11,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.output import print_table
 from headgate.model.time_text import utc_minute
-from headgate.reading.copy_position import decode_copy
+from headgate.reading.topic_position import decode_copy
 
 if TYPE_CHECKING:
     from headgate import ProducerInfo

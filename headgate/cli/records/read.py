@@ -199,7 +199,7 @@ async def _records(source: TopicSource, reader: TopicReader, wanted: _Wanted) ->
 async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
     """Return a reader that begins where ``wanted`` says. Raises UsageError for a position that does not exist."""
     from headgate.errors import PositionOutOfRangeError  # noqa: PLC0415 - not needed to print help
-    from headgate.model.hashing import segment_hash  # noqa: PLC0415
+    from headgate.model.layout import segment_hash  # noqa: PLC0415
     from headgate.reading.stored_rows import select_offsets  # noqa: PLC0415
     from headgate.reading.topic_files import positions_at  # noqa: PLC0415
     from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415

@@ -9,8 +9,8 @@ import click
 from headgate.cli.arguments import complete_consumer, of_subscription
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
-from headgate.model.hashing import slice_of
 from headgate.model.identifiers import SegmentId
+from headgate.model.layout import slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from headgate.cli.subscriptions.seek import export, import_, seek, set_order
 from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
 from headgate.model.entries import DeliveryPolicy, SubscriptionType
-from headgate.model.hashing import slice_of
+from headgate.model.layout import slice_of
 from headgate.model.text import plural
 from headgate.protocol.backlog import records_text
 

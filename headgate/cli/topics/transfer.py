@@ -25,8 +25,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records.sending import OutcomeCounts, OutgoingRecord, ProgressLine, RecordSender
 from headgate.cli.terminal.option_types import FilePath
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
-from headgate.reading.copy_position import CopyProgress, decode_copy
-from headgate.reading.topic_position import Snapshot, beginning
+from headgate.reading.topic_position import CopyProgress, Snapshot, beginning, decode_copy
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo

@@ -38,7 +38,7 @@ from headgate.errors import (
 )
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import DeliveryPolicy
-from headgate.model.hashing import key_bucket
+from headgate.model.layout import key_bucket
 from headgate.protocol.codec import ChunkAnnouncement
 from headgate.protocol.replies import DeliveriesBegun, HeartbeatReply, Redelivery
 from headgate.protocol.request_fields import MAX_BEGUN_RECORDS, failure_text

@@ -27,7 +27,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.model.hashing import SegmentSlice, overlaps, slice_of
+from headgate.model.layout import SegmentSlice, overlaps, slice_of
 from headgate.protocol.replies import AssignmentChanged, Grant, Registered, Revocation
 
 CONFIRMATION_SECONDS: Final = 10.0

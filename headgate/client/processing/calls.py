@@ -24,7 +24,7 @@ from headgate.client.consuming.record_feed import Spawn
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import ConfigError, HeadgateError
 from headgate.log.event_log import EventLogger
-from headgate.model.hashing import SegmentSlice, slice_of
+from headgate.model.layout import SegmentSlice, slice_of
 from headgate.process.background import end_tasks
 from headgate.protocol.replies import Grant
 

@@ -27,9 +27,9 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.model.entries import Placement
-from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers, header_bytes
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.layout import segment_hash
 from headgate.protocol.replies import Committed, SourcePosition
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 

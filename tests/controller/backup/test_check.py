@@ -9,7 +9,7 @@ from headgate.errors import LedgerError
 from headgate.ledger.compacted import create_manifest, manifest_path
 from headgate.ledger.objects import ChunkRange, chunk_path, snapshot_path
 from headgate.model import entries as e
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.manifests import compacted_object

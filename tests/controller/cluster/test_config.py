@@ -17,7 +17,7 @@ from headgate.errors import ConfigError, LedgerError, LedgerFormatError
 from headgate.ledger.identity import identity_object, name_level, present_shards, read_level
 from headgate.ledger.objects import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap, shard_of
+from headgate.model.layout import ShardMap, shard_of
 from headgate.protocol.codec import device_session_id
 from metrics import events
 from tests.support.fakes.object_store import FakeStore

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from controller.devices.intake import LOGGED_TOPICS, DeviceIntake, UnknownTopicWatch
 from headgate.errors import TransportError
-from headgate.model.hashing import ShardMap
 from headgate.model.headers import Headers
+from headgate.model.layout import ShardMap
 from headgate.protocol.codec import all_publications_filters, publish_filters
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.transport.port import MessageHandler

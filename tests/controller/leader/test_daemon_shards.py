@@ -6,7 +6,7 @@ import pytest
 
 from controller.leader.daemon_shards import ShardGrowth, grown
 from headgate.errors import HeadgateError
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
 

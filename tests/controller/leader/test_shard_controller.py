@@ -16,7 +16,7 @@ from headgate.errors import ConfigError
 from headgate.ledger import chunk
 from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.protocol.codec import leader_topic
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import CreateTopic

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drain.backlog.merge import MergedRow, StateRow, drained, merge_rows, next_result, outstanding, previous_rows
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.model.positions import OffsetRanges
 
 TOPIC = 1

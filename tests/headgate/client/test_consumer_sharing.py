@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headgate.model.hashing import key_bucket
+from headgate.model.layout import key_bucket
 from headgate.protocol.replies import BucketStart
 from headgate.protocol.requests import Record, RegisterConsumer
 from tests.support.fakes.scripted_leader import ScriptedCluster, consumer, grant, take

@@ -19,7 +19,7 @@ from headgate.errors import (
 )
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.objects import chunk_folder, chunk_name
-from headgate.model.hashing import shard_of
+from headgate.model.layout import shard_of
 from headgate.protocol.requests import ProduceBatch
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
 from tests.support.samples.chunks import record_rows

@@ -6,8 +6,7 @@ import pytest
 
 from headgate.ledger.chunk import facts_of
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, Layout
 
 TOPIC, BILLING = 7, 3
 

@@ -1,6 +1,6 @@
 """Segment slices: whole segments and bucket ranges, as keys and in order."""
 
-from headgate.model.hashing import BucketRange, bucket_bounds, buckets_of, overlaps, segment_of, slice_of
+from headgate.model.layout import BucketRange, bucket_bounds, buckets_of, overlaps, segment_of, slice_of
 
 
 def test_a_slice_of_all_buckets_is_the_whole_segment() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import KEY_BUCKETS, key_bucket, key_hash, segment_hash, shard_of
+from headgate.model.layout import KEY_BUCKETS, key_bucket, key_hash, segment_hash, shard_of
 
 
 def test_the_hash_equals_published_murmur3_vectors() -> None:

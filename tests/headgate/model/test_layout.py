@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import LayoutError
-from headgate.model.hashing import SEGMENT_HASHES
-from headgate.model.layout import Layout, Segment, SegmentState
+from headgate.model.layout import SEGMENT_HASHES, Layout, Segment, SegmentState
 
 
 def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import ShardMap, shard_of
+from headgate.model.layout import ShardMap, shard_of
 
 COUNTS = st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True).map(sorted)
 

@@ -15,8 +15,8 @@ from headgate.cli.verify_history import read_events
 from headgate.errors import HeadgateError
 from headgate.lakehouse.tables import decoded
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.reading.copy_position import decode_copy
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_position import decode_copy
 
 NESTED = b'{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import inspect as shapes
 
 from controller.settings.sections import MAX_SHARDS
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.model.text import MAX_SHOWN
 from headgate.protocol import codec
 from headgate.protocol.codec import (

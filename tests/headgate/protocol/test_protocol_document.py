@@ -17,9 +17,9 @@ from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
 from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
-from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS
 from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import key_bucket, key_hash, segment_hash
 from headgate.protocol import codec, replies, requests
 from headgate.protocol.codec import (
     MAX_MESSAGE_BYTES,

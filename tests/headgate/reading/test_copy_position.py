@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
 from headgate.ledger.objects import snapshot_path
-from headgate.reading.copy_position import MAX_POSITION_BYTES, CopyProgress, decode_copy
 from headgate.reading.stored_rows import LedgerRecord
-from headgate.reading.topic_position import Snapshot, beginning
+from headgate.reading.topic_position import MAX_POSITION_BYTES, CopyProgress, Snapshot, beginning, decode_copy
 from headgate.reading.topic_reader import TopicReader
 from tests.headgate.cli.records.test_read import never
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible

@@ -7,7 +7,7 @@ import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from headgate.model.layout import KEY_BUCKETS, key_bucket
 from headgate.protocol.replies import BucketStart, Grant, Redelivery
 from headgate.reading.segment_reader import CompactedRecords, OnSkipped, SegmentReader
 from headgate.reading.stored_rows import Rows

@@ -13,7 +13,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import client_context, server_context
-from headgate.transport.tls_socket import TlsSocket
+from headgate.transport.broker_tls import TlsSocket
 
 NAME = "broker.example"
 SECONDS = 30.0

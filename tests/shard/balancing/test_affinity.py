@@ -2,8 +2,7 @@
 
 import pytest
 
-from headgate.model.hashing import BucketRange
-from headgate.model.layout import Layout, Segment
+from headgate.model.layout import BucketRange, Layout, Segment
 from shard.balancing.balance import preferred_owners_of
 
 ONE = Layout.initial(1, 0)

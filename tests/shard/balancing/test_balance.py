@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of
-from headgate.model.layout import Layout
+from headgate.model.layout import KEY_BUCKETS, BucketRange, Layout, SegmentSlice, buckets_of, segment_of
 from shard.balancing.balance import assign, compute_target
 from shard.balancing.load_target import TOLERANCE_PERCENT
 from shard.state.consumers import RegisteredConsumer

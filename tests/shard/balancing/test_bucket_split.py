@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of
+from headgate.model.layout import KEY_BUCKETS, BucketRange, SegmentSlice, buckets_of, segment_of
 from shard.balancing.balance import assign
 from shard.balancing.bucket_split import Pool, pools
 
@@ -178,7 +178,7 @@ def test_a_leaving_consumer_disturbs_two_holders_at_most(segments: int, consumer
 def test_the_result_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from shard.balancing.bucket_split import pools\n"
-        "from headgate.model.hashing import BucketRange\n"
+        "from headgate.model.layout import BucketRange\n"
         "holders = {BucketRange(0, 0, 4): 'b', BucketRange(0, 4, 8): 'a', BucketRange(0, 8, 16): 'c', 1: 'd', 2: 'e'}\n"
         "for count in (4, 5, 9, 30):\n"
         "    consumers = {f'c{n}': n % 4 > 0 for n in range(count)}\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.hashing import BucketRange
+from headgate.model.layout import BucketRange
 from shard.balancing.handover import HandoverState, Moves, plan
 from shard.state.consumers import Holding
 

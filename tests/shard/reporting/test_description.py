@@ -6,7 +6,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
-from headgate.model.hashing import BucketRange
+from headgate.model.layout import BucketRange
 from shard.reporting.description import describe, idle_reasons
 from shard.state.consumers import Holding, RegisteredConsumer
 from shard.state.subscription import Subscription

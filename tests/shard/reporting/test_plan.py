@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, segment_of, slice_of
+from headgate.model.layout import SegmentSlice, segment_of, slice_of
 from headgate.protocol.requests import PlanChanges
 from headgate.views.explanations import Plan, ProposedMove
 from shard.reporting.plan import plan_changes

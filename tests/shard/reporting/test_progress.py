@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange, SegmentSlice
+from headgate.model.layout import BucketRange, SegmentSlice
 from headgate.protocol.backlog import RecordCount
 from shard.reporting.progress import WINDOW_SECONDS, DrainRate, unacknowledged
 from shard.state.progress import Progress

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol.replies import Done, TopicPlace
 from headgate.protocol.request_fields import PolicyField
 from headgate.protocol.requests import (

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.model import entries as e
-from headgate.model.hashing import segment_hash
 from headgate.model.identifiers import ANONYMOUS
+from headgate.model.layout import segment_hash
 from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, PROTOCOL_VERSION
 from headgate.protocol.requests import ListTopics, ProduceBatch, Record, RecordHeader, Request

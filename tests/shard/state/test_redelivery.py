@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange
+from headgate.model.layout import BucketRange
 from shard.state.redelivery import Attempts, OffsetSearch
 from shard.state.subscription import Subscription
 from tests.shard.state.test_subscription import IDS, acknowledged, subscription

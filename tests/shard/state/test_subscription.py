@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange
+from headgate.model.layout import BucketRange
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.backlog import RecordCount
 from shard.state.subscription import Subscription

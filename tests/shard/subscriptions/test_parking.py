@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange, segment_hash
+from headgate.model.layout import BucketRange, segment_hash
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, ResumedKey, UnparkKey
 from shard.state.redelivery import ParkedKey
 from shard.subscriptions import acknowledgements

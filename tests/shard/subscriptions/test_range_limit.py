@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import KEY_BUCKETS
 from headgate.protocol.request_fields import MAX_BATCH_RECORDS
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.subscription import Subscription

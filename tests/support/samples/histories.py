@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.model import entries as e
-from headgate.model.hashing import SegmentSlice, bucket_bounds, overlaps, segment_of, slice_of
+from headgate.model.layout import SegmentSlice, bucket_bounds, overlaps, segment_of, slice_of
 from shard.state.subscription import Subscription
 from tests.support.samples.ledgers import RandomLedger
 

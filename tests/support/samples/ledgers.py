@@ -7,9 +7,8 @@ from typing import Any
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
-from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.headers import header_bytes
-from headgate.model.layout import SegmentState
+from headgate.model.layout import KEY_BUCKETS, SegmentState
 from shard.state.shard_state import ShardState
 from tests.support.samples.chunks import add_record
 

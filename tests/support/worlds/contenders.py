@@ -30,7 +30,7 @@ from headgate.ledger.identity import identity_object, name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model import entries as e
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
 from shard.state.shard_state import ShardState

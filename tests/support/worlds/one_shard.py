@@ -24,7 +24,7 @@ from coordinator.context import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists
-from headgate.model.hashing import ShardMap
+from headgate.model.layout import ShardMap
 from headgate.protocol import codec
 from headgate.protocol.codec import client_address, leader_topic, replies_topic, requests_topic
 from headgate.protocol.replies import Push, Reply

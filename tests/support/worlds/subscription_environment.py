@@ -14,7 +14,7 @@ from coordinator.context import CoordinatorSettings, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
-from headgate.model.hashing import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
+from headgate.model.layout import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol.replies import Done, HeartbeatReply, Push, Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,

@@ -10,7 +10,7 @@ import pytest
 
 from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
 from headgate.errors import AcknowledgementsNotStoredError, ConfigError, FencedError, HandlerFailedError, HeadgateError
-from headgate.model.hashing import segment_hash
+from headgate.model.layout import segment_hash
 from headgate.model.positions import decode_positions
 from headgate.protocol.replies import Revocation
 from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, Record
