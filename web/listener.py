@@ -32,6 +32,23 @@ from metrics.label_values import HttpDenial
 LOG_SECONDS: Final = 3600.0
 MAX_LOGGED_PEERS: Final = 1000
 """Above it, all are forgotten, and are logged again."""
+DESCRIPTOR_FRACTION: Final = 4
+BACKLOG: Final = 100
+"""Connections that the kernel holds until they are accepted."""
+LOOK_SECONDS: Final = 0.01
+"""Between two looks at whether a connection has been closed."""
+REPORT_SECONDS: Final = 60.0
+MAX_CONNECTIONS: Final = 100
+"""Far above what Prometheus, a probe and some browsers need."""
+KEEPALIVE_SECONDS: Final = 15.0
+"""After this long, a connection without a complete request is closed."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""Longest TLS handshake: some round trips of the slowest network."""
+PAUSE_SECONDS: Final = 1.0
+"""After a failure to accept: whatever took the descriptors needs time to return them."""
+CLOSE_SECONDS: Final = 1.0
+"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
+when the daemon stops."""
 
 log = structlog.get_logger(__name__)
 
@@ -112,25 +129,6 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.handler.resume_writing()
-
-
-DESCRIPTOR_FRACTION: Final = 4
-BACKLOG: Final = 100
-"""Connections that the kernel holds until they are accepted."""
-LOOK_SECONDS: Final = 0.01
-"""Between two looks at whether a connection has been closed."""
-REPORT_SECONDS: Final = 60.0
-MAX_CONNECTIONS: Final = 100
-"""Far above what Prometheus, a probe and some browsers need."""
-KEEPALIVE_SECONDS: Final = 15.0
-"""After this long, a connection without a complete request is closed."""
-HANDSHAKE_SECONDS: Final = 10.0
-"""Longest TLS handshake: some round trips of the slowest network."""
-PAUSE_SECONDS: Final = 1.0
-"""After a failure to accept: whatever took the descriptors needs time to return them."""
-CLOSE_SECONDS: Final = 1.0
-"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
-when the daemon stops."""
 
 
 def connection_limit(max_connections: int, descriptors: int) -> int:

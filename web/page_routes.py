@@ -34,6 +34,11 @@ FOLDER: Final = Path(__file__).parent / "page" / "static"
 NAMES: Final = ("favicon.svg", "idiomorph.min.js", "page.css", "page.js")
 IMMUTABLE: Final = "private, max-age=31536000, immutable"
 """Private: the files need the token, too."""
+MAX_PATH: Final = 1000
+TITLES: Final = {400: "This is not possible", 403: "Not allowed", 404: "There is no such page", 503: "No answer"}
+RECORDS_QUERY: Final = ("segment", "key", "key_encoding", "last")
+EVENTS_QUERY: Final = ("topic", "since_ms", "before_ms", "limit")
+PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
 
 class StaticFiles:
@@ -51,13 +56,6 @@ class StaticFiles:
 
 def _digest(name: str) -> str:
     return hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:16]
-
-
-MAX_PATH: Final = 1000
-TITLES: Final = {400: "This is not possible", 403: "Not allowed", 404: "There is no such page", 503: "No answer"}
-RECORDS_QUERY: Final = ("segment", "key", "key_encoding", "last")
-EVENTS_QUERY: Final = ("topic", "since_ms", "before_ms", "limit")
-PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
 
 class StatusPages:

@@ -24,7 +24,6 @@ SETTLE_SECONDS = 120.0
 Numbers = Mapping[bytes, Sequence[int]]
 """Key → numbers of its records, in order."""
 
-
 FAULTS = ("lost", "repeated", "reordered", "forged")
 """What must never happen to records, in the ledger or at the consumer. Forged: under a key, or with a number, that no
 honest user has sent."""

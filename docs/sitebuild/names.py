@@ -25,7 +25,6 @@ IGNORED_NAMES = [
     (r"py:.*", rf"(headgate\.sync\.)?({'|'.join(WITHOUT_MODULE)})"),
 ]
 
-
 PUBLIC_MODULES = ("headgate", "headgate.sync")
 
 

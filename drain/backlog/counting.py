@@ -1,7 +1,9 @@
 """Count chunks on a Spark session, and keep the counts of compacted ranges.
 
 Each task reads some objects and returns their aggregates. Those are few (drain.backlog.aggregates), so this process
-adds them. The previous result is added in drain.backlog.merge.
+adds them. The previous result is added in drain.backlog.merge. Aggregates are sums and maxima, so aggregating them
+again equals doing that with the facts: with those of a compacted range, a full count needs none of the deleted chunks.
+Its manifest states the range, the format and a checksum of their object, which states none of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

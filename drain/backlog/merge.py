@@ -44,6 +44,10 @@ TimestampIndex = tuple[tuple[int, int], ...]
 
 
 def index_slot(offset: int) -> int:
+    """Return the lowest set bit of an offset together with the bit above that.
+
+    Only the last record of each slot is kept (docs/decisions/spark-plans.md): 61 records of a billion.
+    """
     return offset & (3 * (offset & -offset))
 
 

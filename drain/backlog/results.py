@@ -25,7 +25,6 @@ RETAINED_RESULTS: Final = 3
 run."""
 _METADATA_KEY: Final = b"headgate-backlog"
 
-
 _PAIRS: Final = pa.list_(pa.list_(pa.int64()))
 _TYPES: Final = {"subscription_type": pa.string(), "above": _PAIRS, "timestamp_index": _PAIRS}
 STATE: Final = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in ("shard", *StateRow.__slots__)])

@@ -26,8 +26,6 @@ MAX_PAUSE_SECONDS: Final = 1800.0
 
 @dataclass(eq=False, repr=False)
 class CompactionScheduler:
-    """Checks the shards of a ledger periodically."""
-
     compaction_job: CompactionJob
     _: KW_ONLY
     shards: Callable[[], Awaitable[list[int]]]

@@ -60,7 +60,6 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": IPV4,
 }
 
-
 APP_NAME: Final = "headgate-backlog"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """If this variable is set, `spark-submit` has started the JVM, with its own master."""

@@ -149,7 +149,6 @@ PLACE_HELP: Final = f"earliest is the first stored record, latest the present en
 """For the help of every option of type `Place`."""
 _POSITION = Position()
 
-
 start_option: Final = click.option(
     "--from",
     "start",

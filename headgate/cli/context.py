@@ -270,7 +270,6 @@ def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
 
 
 def keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Keep the value of an option in the context of the command."""
     if value is not None:
         setattr(context.ensure_object(CommandContext), str(option.name), value)
 

@@ -23,6 +23,8 @@ from headgate.views.topics import SegmentInfo
 
 
 class StreamPosition(TopicPosition, frozen=True, kw_only=True):
+    """The offset of Spark's checkpoints. It is JSON, which people can read there."""
+
     first_chunk: int = 1
     """No record after the position is in an earlier chunk."""
 

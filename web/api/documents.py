@@ -219,7 +219,7 @@ class ScaleDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_of(document: SubscriptionDocument) -> ScaleDocument:
-    """Return what ``document`` means for the number of consumers."""
+    """Return how many consumers a subscription can use now: autoscalers such as KEDA read one of the numbers."""
     open_segments = [each for each in document.subscription.segments if each.status not in ("blocked", "drained")]
     return ScaleDocument(
         as_of_ms=document.as_of_ms,

@@ -1,4 +1,8 @@
-"""`headgate status`: the whole cluster on one screen, once or again and again."""
+"""`headgate status`: the whole cluster on one screen of 80 columns, once or again and again.
+
+What is wrong comes before totals, and a daemon that is not ready before the others if not all fit. ``?`` marks what is
+not known, because the daemon did not answer or is of an earlier version.
+"""
 
 from __future__ import annotations
 

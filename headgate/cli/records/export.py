@@ -95,8 +95,6 @@ def export(context: CommandContext, topic: str, table: str, **given: Any) -> Non
 
 @dataclass
 class TableExport:
-    """One run of the command."""
-
     context: CommandContext
     topic: str
     table: str
@@ -158,7 +156,6 @@ class TableExport:
             click.echo(f"headgate: exported {exporter.records - before} records", err=True)
 
     def report(self, exporter: Exporter) -> None:
-        """Print what was exported."""
         found = {
             "topic": self.topic,
             "table": self.table,

@@ -109,7 +109,6 @@ def topic() -> None:
 topic.add_command(copy)
 topic.add_command(files)
 
-
 _topic_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 
 
