@@ -43,12 +43,11 @@ class Traffic(msgspec.Struct, gc=False):
         """Count records stored at ``at_ms``, which never decreases."""
         slot, slots = at_ms // SLOT_MS, self.slots
         if slots and slots[-1][0] == slot:
-            _, before, bytes_before = slots[-1]
-            slots[-1] = (slot, before + records, bytes_before + size_bytes)
-            return
+            _, before, bytes_before = slots.pop()
+            records, size_bytes = records + before, size_bytes + bytes_before
+        elif slots and slots[0][0] <= slot - SLOTS:
+            slots = self.slots = [each for each in slots if each[0] > slot - SLOTS]
         slots.append((slot, records, size_bytes))
-        if slots[0][0] <= slot - SLOTS:
-            self.slots = [each for each in slots if each[0] > slot - SLOTS]
 
     def rate(self, now_ms: int, window_ms: int) -> Rate:
         """Return the mean over the window that ends with the last complete slot before ``now_ms``."""
@@ -107,16 +106,16 @@ class SegmentTail(msgspec.Struct, gc=False):
 
     def add_index_entry(self, first_offset: int, chunk: int) -> None:
         """Record that ``chunk`` holds ``first_offset``. The index has one entry for every `stride`-th chunk."""
-        if self.index and self.index[-1][1] == chunk:
-            return
-        self.skipped += 1
-        if self.index and self.skipped < self.stride:
-            return
-        self.skipped = 0
-        self.index.append((first_offset, chunk))
-        if len(self.index) > MAX_INDEX_ENTRIES:
-            self.index = self.index[::2]
-            self.stride *= 2
+        if not (index := self.index):
+            index.append((first_offset, chunk))
+        elif index[-1][1] != chunk:
+            self.skipped += 1
+            if self.skipped >= self.stride:
+                self.skipped = 0
+                index.append((first_offset, chunk))
+                if len(index) > MAX_INDEX_ENTRIES:
+                    self.index = index[::2]
+                    self.stride *= 2
 
     def chunk_of(self, offset: int) -> int:
         """Return a chunk at or before the one that holds ``offset``; 1 if the index is empty."""
