@@ -321,18 +321,29 @@ def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
     if drain.results is not None and drain.external is not None:
         problem = "excludes drain.results: where results are polled, no process reads tables; remove one of the two"
         yield "drain.external", problem
-    if not drain.spawn or drain.results is not None:
-        what = "drain.results" if drain.results is not None else "drain.spawn = false"
-        problem = f"has no effect with {what}: this daemon starts no Spark process; set it where that is started"
-        for name in ("spark_conf", "driver_memory"):
-            if getattr(drain, name) != getattr(DrainSettings(), name):
-                yield f"drain.{name}", problem
+    yield from _drain_settings_without_effect(drain)
     for name in drain.spark_conf:
         if problem := conf_problem(name):
             yield "drain.spark_conf", problem
     if drain.poll_min_seconds > drain.poll_max_seconds:
         problem = f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}"
         yield "drain.poll_min_seconds", problem
+
+
+def _drain_settings_without_effect(drain: DrainSettings) -> Iterator[Problem]:
+    names, problem = ["results_stale_seconds"], "has no effect without drain.results"
+    if drain.results is not None or not drain.spawn:
+        names = ["master", "external", "spark_conf", "driver_memory", "start_timeout_seconds"]
+        what = "drain.spawn = false" if drain.results is None else "drain.results"
+        problem = f"has no effect with {what}: this daemon starts no Spark process; set it where that is started"
+    if drain.results is not None and drain.socket is not None:
+        yield (
+            "drain.socket",
+            "has no effect with drain.results: this daemon asks no Spark process; remove one of the two",
+        )
+    for name in names:
+        if getattr(drain, name) != getattr(DrainSettings(), name):
+            yield f"drain.{name}", problem
 
 
 def ledger_unreachable_from_executors(settings: Settings) -> bool:

@@ -194,7 +194,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     first run takes about 10."""
     external: Text | None = None
     """TOML file that names the tables of external topics (docs/external-topics.md), read when
-    Spark starts. Excludes ``results``, which cover only the ledger."""
+    Spark starts; for a process that is not spawned, an option of its own. Excludes ``results``, which cover only the
+    ledger."""
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):

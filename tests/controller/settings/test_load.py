@@ -92,16 +92,29 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + '[drain]\nsocket = "tcp:127.0.0.1:7"\n', "$.drain.socket", "no absolute path of a Unix socket"),
         (LEDGER + "[drain]\nspawn = false\n", "$.drain.socket", "name the one on which the Spark process listens"),
         (LEDGER + f'[drain]\nsocket = "/{"x" * 107}"\n', "$.drain.socket", "108 bytes"),
-        (
-            LEDGER + '[drain]\nspawn = false\nsocket = "/s"\ndriver_memory = "2g"\n',
-            "$.drain.driver_memory",
-            "has no effect with drain.spawn = false",
+        *(
+            (
+                LEDGER + f"[drain]\n{mode}{setting}\n",
+                f"$.drain.{setting.partition(' ')[0]}",
+                f"has no effect with {what}",
+            )
+            for mode, what in (
+                ('spawn = false\nsocket = "/s"\n', "drain.spawn = false"),
+                ('results = "file:///r"\n', "drain.results"),
+            )
+            for setting in (
+                'spark_conf = {"spark.ui.enabled" = "true"}',
+                'driver_memory = "2g"',
+                'master = "yarn"',
+                "start_timeout_seconds = 60",
+            )
         ),
         (
-            LEDGER + '[drain]\nresults = "file:///r"\nspark_conf = {"spark.ui.enabled" = "true"}\n',
-            "$.drain.spark_conf",
+            LEDGER + '[drain]\nresults = "file:///r"\nsocket = "/s"\n',
+            "$.drain.socket",
             "has no effect with drain.results",
         ),
+        (LEDGER + "[drain]\nresults_stale_seconds = 60\n", "$.drain.results_stale_seconds", "without drain.results"),
         (LEDGER + '[drain]\ndriver_memory = "big"\n', "$.drain.driver_memory", "text that matches"),
         (LEDGER + "[drain]\npoll_min_seconds = 10\npoll_max_seconds = 5\n", "$.drain.poll_min_seconds", "above"),
         (
