@@ -122,10 +122,9 @@ async def test_more_requests_than_may_wait_are_refused_as_unavailable():
             assert isinstance(await client.reply(each), ClusterReply)
 
 
-def overview(*rows, topics=(), others=(), **fields):
+def overview(*rows):
     names = sorted({each.topic for each in rows})
-    own = part("one", topics or [topic_summary(name) for name in names], rows, **fields)
-    return merged("local", "one", NOW_MS, 2, [own, *others])
+    return merged("local", "one", NOW_MS, 2, [part("one", [topic_summary(name) for name in names], rows)])
 
 
 def names(reply):

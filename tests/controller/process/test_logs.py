@@ -15,14 +15,10 @@ from headgate.log.event_log import get_logger
 
 
 class Stream(io.TextIOWrapper):
-    """A text stream in memory that can claim to be a terminal."""
+    """A text stream in memory."""
 
-    def __init__(self, *, terminal: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
-        self.terminal = terminal
-
-    def isatty(self) -> bool:
-        return self.terminal
 
     def text(self) -> str:
         return self.buffer.getvalue().decode()
@@ -32,9 +28,9 @@ class Stream(io.TextIOWrapper):
         return [json.loads(line) for line in self.text().splitlines()]
 
 
-def configured(*, terminal: bool = False, **settings: Any) -> Stream:
+def configured(**settings: Any) -> Stream:
     """Configure logging of instance node-1, and return the stream that it writes to."""
-    stream = Stream(terminal=terminal)
+    stream = Stream()
     configure_logging(LogSettings(**settings), stream, instance="node-1")
     return stream
 

@@ -42,8 +42,8 @@ async def scaled(**changes: Any) -> AsyncIterator[tuple[OneShard, ShardLeader, B
         yield shard, leader, client
 
 
-def active(leader: ShardLeader, topic: str = "orders") -> int:
-    return len(leader.state.topics[topic].layout.active())
+def active(leader: ShardLeader) -> int:
+    return len(leader.state.topics["orders"].layout.active())
 
 
 async def register(client: BareClient) -> list[dict[str, Any]]:
@@ -54,10 +54,10 @@ async def register(client: BareClient) -> list[dict[str, Any]]:
     return names
 
 
-async def produce(client: BareClient, seconds: float, records: int, *, keys: int = 1000, **fields: Any) -> None:
-    """Store ``records`` records per second, with ``keys`` keys in turn."""
+async def produce(client: BareClient, seconds: float, records: int, **fields: Any) -> None:
+    """Store ``records`` records per second, with a thousand keys in turn."""
     for second in range(int(seconds)):
-        batch = [Record(b"%d" % ((second * records + n) % keys), b"v", 0) for n in range(records)]
+        batch = [Record(b"%d" % ((second * records + n) % 1000), b"v", 0) for n in range(records)]
         await client.call(ProduceBatch, topic="orders", records=batch, **fields)
         await asyncio.sleep(1)
 

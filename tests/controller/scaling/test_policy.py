@@ -228,13 +228,9 @@ def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
 # Merging
 
 
-def _quiet(first: int, second: int, together: str = "0%", below: str = "25%") -> Merge:
-    return Merge(
-        first,
-        second,
-        "quiet",
-        f"segments {first} and {second}: at most {together} of the split thresholds together over 300 s, below {below}",
-    )
+def _quiet(first: int, second: int) -> Merge:
+    detail = f"segments {first} and {second}: at most 0% of the split thresholds together over 300 s, below 25%"
+    return Merge(first, second, "quiet", detail)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -24,15 +23,6 @@ EXTERNAL_ROWS = (
     StateRow(5, 6, None, subscription_type="STREAM"),
 )
 QUERY = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", labels={0: "a", 1: "b"}))
-
-
-async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None = None, *, times: int = 1) -> Any:
-    ledger.rows = STORED + EXTERNAL_ROWS
-    async with RunCoalescer(ledger, ledger, external=external or no_tables()) as coalescer:
-        for _ in range(times):
-            response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY]))
-            await asyncio.sleep(1)
-        return response
 
 
 async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
@@ -109,7 +99,10 @@ async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> Non
 
 
 async def test_without_tables_an_external_topic_is_reported_from_the_ledger() -> None:
-    response = await backlog_of_both(Ledger())
+    ledger = Ledger()
+    ledger.rows = STORED + EXTERNAL_ROWS
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
+        response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY]))
 
     assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4)]
     (external,) = response.external

@@ -192,12 +192,7 @@ def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(ca
     """Compared with all possible assignments, for consumers of equal capacity."""
     if not case.capacities or not case.grantable:
         return
-    same = Case(
-        case.grantable,
-        dict.fromkeys(case.capacities, 100),
-        case.holders,
-        case.weights,
-    )
+    same = Case(case.grantable, dict.fromkeys(case.capacities, 100), case.holders, case.weights)
     keys, names = sorted(same.grantable), sorted(same.capacities)
     best = min(
         max(levels(dict(zip(keys, owners, strict=True)), same).values()) for owners in product(names, repeat=len(keys))

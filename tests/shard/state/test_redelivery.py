@@ -24,12 +24,12 @@ def queue(*entries: e.AnyEntry, policy: e.DeliveryPolicy = POLICY) -> Subscripti
     return known
 
 
-def begun(*offsets: int, bucket: int = 3) -> e.DeliveriesBegun:
-    return e.DeliveriesBegun(**IDS, records=[(0, offset, bucket, 7) for offset in offsets])
+def begun(*offsets: int) -> e.DeliveriesBegun:
+    return e.DeliveriesBegun(**IDS, records=[(0, offset, 3, 7) for offset in offsets])
 
 
-def failed(*offsets: int, bucket: int = 3, reason: str = "unlucky") -> e.DeliveriesFailed:
-    return e.DeliveriesFailed(**IDS, records=[(0, offset, bucket, 99, reason) for offset in offsets])
+def failed(*offsets: int) -> e.DeliveriesFailed:
+    return e.DeliveriesFailed(**IDS, records=[(0, offset, 3, 99, "unlucky") for offset in offsets])
 
 
 def removed(reason: str) -> e.ConsumerRemoved:

@@ -31,16 +31,10 @@ NOTICE_FRACTION = 0.4
 class FakeZooKeeper:
     """The ensemble, and the network between it and its clients."""
 
-    def __init__(
-        self,
-        rng: random.Random | None = None,
-        *,
-        session_timeout_seconds: float = 6.0,
-        delay_seconds: tuple[float, float] = (0.001, 0.01),
-    ) -> None:
+    def __init__(self, rng: random.Random | None = None, *, session_timeout_seconds: float = 6.0) -> None:
         self.rng = rng or random.Random(0)
         self.session_timeout_seconds = session_timeout_seconds
-        self.delay_seconds = delay_seconds
+        self.delay_seconds = (0.001, 0.01)
         self.running = True
         self.service_state = ServiceState()
         self._clients: dict[str, FakeElections] = {}
