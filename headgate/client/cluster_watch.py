@@ -193,6 +193,14 @@ class ClusterWatch:
         assert self._description is not None, "signalled without a description"
         return self._description
 
+    @property
+    def urls(self) -> str:
+        """Where this program and the daemons have the ledger, as one sentence without a full stop."""
+        theirs = (
+            "" if self._description is None else f", and the daemons say that they use {self._description.ledger_url}"
+        )
+        return f"this program reads {self._ledger_url}{theirs}"
+
     async def ledger_id(self, store: Store | None, timeout_seconds: float) -> str:
         """Return the id of the cluster's ledger; empty if no daemon knows it. ``store``: has to have that ledger.
 

@@ -19,7 +19,7 @@ from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.request_attempts import BodyT, body_of
-from headgate.errors import ConfigError, HeadgateError, rejection
+from headgate.errors import ConfigError, HeadgateError, OtherHistoryError, rejection
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin
@@ -294,7 +294,12 @@ class ConsumerRequests:
             raise rejection("other_history", f"consumer {self._member['consumer']!r}: {reason}")
         # The cluster may change its ledger while the request waits for a leader.
         ledger_id = bytes.fromhex(self.ledger_id)
-        reply = await self._client.request(self._shard, request, timeout_seconds, ledger_id)
+        try:
+            reply = await self._client.request(self._shard, request, timeout_seconds, ledger_id)
+        except OtherHistoryError as error:  # Of two copies of a ledger, perhaps, which have one id.
+            leader = self._client.leader(self._shard)
+            led = "" if leader is None else f"Daemon {leader.instance!r} leads shard {self._shard}; "
+            raise OtherHistoryError(error.verdict, f"{error}. {led}{self._client.cluster_watch.urls}") from None
         return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch
 
 
