@@ -6,6 +6,13 @@ from functools import cached_property
 from itertools import count, takewhile
 from typing import Final
 
+START_TIMEOUT_SECONDS: Final = 120.0
+"""A start takes 8 s on an idle machine, and writes several lines in that time."""
+MAX_START_TIMEOUT_SECONDS: Final = 3600.0
+"""The limit doubles up to this, or to the setting if that is larger."""
+MAX_EXTENSION: Final = 10
+"""Signs of life extend a start up to this many times its limit."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
@@ -59,12 +66,6 @@ class BackoffSchedule:
         self._failures = 0
 
 
-START_TIMEOUT_SECONDS: Final = 120.0
-"""A start takes 8 s on an idle machine, and writes several lines in that time."""
-MAX_START_TIMEOUT_SECONDS: Final = 3600.0
-"""The limit doubles up to this, or to the setting if that is larger."""
-MAX_EXTENSION: Final = 10
-"""Signs of life extend a start up to this many times its limit."""
 RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 

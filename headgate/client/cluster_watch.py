@@ -33,6 +33,19 @@ from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
 
 HandlerT = TypeVar("HandlerT")
+STORE_RETRY_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 10.0
+"""Daemons that hear the description of another ledger repeat theirs, a few seconds later."""
+_REMEDY: Final = "Correct ledger_url of this client, or mount the cluster's ledger there"
+log = get_logger(__name__)
+MAX_QUESTIONS: Final = 16
+"""Earlier questions that may still be answered."""
+LeaderHandler = Callable[[LeaderAnnouncement], None]
+SendQuestion = Callable[[DescribeLeader, Callable[[Reply], None]], int]
+"""Send the body to the shard's leaders; each reply goes to the handler. Returns the request id."""
+T = TypeVar("T")
+AskLeader = Callable[[int, AnyRequestBody, float], Awaitable[Reply]]
+RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.2)
 
 
 class Handlers(Generic[HandlerT]):
@@ -57,14 +70,6 @@ class Handlers(Generic[HandlerT]):
 
     def __iter__(self) -> Iterator[HandlerT]:
         return iter(list(self._handlers.values()))
-
-
-STORE_RETRY_SECONDS: Final = 1.0
-SILENT_SECONDS: Final = 10.0
-"""Daemons that hear the description of another ledger repeat theirs, a few seconds later."""
-_REMEDY: Final = "Correct ledger_url of this client, or mount the cluster's ledger there"
-
-log = get_logger(__name__)
 
 
 class ClusterWatch:
@@ -248,14 +253,6 @@ class ClusterWatch:
         return NoLeaderError(f"{self.outage()} (waited {waited_seconds:g} s); is it running, and is that its address?")
 
 
-MAX_QUESTIONS: Final = 16
-"""Earlier questions that may still be answered."""
-
-LeaderHandler = Callable[[LeaderAnnouncement], None]
-SendQuestion = Callable[[DescribeLeader, Callable[[Reply], None]], int]
-"""Send the body to the shard's leaders; each reply goes to the handler. Returns the request id."""
-
-
 class LeaderWatch:
     """Asks who leads one shard, and tells those who want to know.
 
@@ -350,12 +347,6 @@ class LeaderWatch:
             self._ask()
         else:
             self._timer = loop.call_at(ask_at, self._ask)
-
-
-T = TypeVar("T")
-AskLeader = Callable[[int, AnyRequestBody, float], Awaitable[Reply]]
-
-RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.2)
 
 
 class TopicPlaces:

@@ -42,6 +42,10 @@ from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
 """Confirms that (segment, generation) pairs are released; see `headgate.client.consuming.consumer_context`."""
+FIRST_HEARTBEAT_SECONDS: Final = 1.0
+"""After the start. Its reply lets a consumer that is at the end follow, see `AnnouncedChunks`."""
+FORBIDDEN_SECONDS: Final = 30.0
+"""Half the default grace period, during which the leader keeps the segments of a silent consumer."""
 
 
 class Confirmations:
@@ -203,12 +207,6 @@ class Holdings:
         self._acknowledger.end(key)
         if self.handling is not None:
             self.handling.ended(key)
-
-
-FIRST_HEARTBEAT_SECONDS: Final = 1.0
-"""After the start. Its reply lets a consumer that is at the end follow, see `AnnouncedChunks`."""
-FORBIDDEN_SECONDS: Final = 30.0
-"""Half the default grace period, during which the leader keeps the segments of a silent consumer."""
 
 
 class Membership:

@@ -28,6 +28,9 @@ BodyT = TypeVar("BodyT", bound=ReplyBody)
 ReplyHandler = Callable[[Reply], None]
 PushHandler = Callable[[Push], None]
 ConsumerKey = tuple[str, str, str]
+REPLY_TIMEOUT_SECONDS: Final = 2.0
+"""After this long without a reply a request is repeated, which is harmless."""
+MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
 
 
 class ReplyDispatch:
@@ -98,11 +101,6 @@ def body_of(reply: Reply, kind: type[BodyT], sender: str) -> BodyT:
             "program's library and the daemons"
         )
     return reply.body
-
-
-REPLY_TIMEOUT_SECONDS: Final = 2.0
-"""After this long without a reply a request is repeated, which is harmless."""
-MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
 
 
 class RequestIds(Iterator[int]):

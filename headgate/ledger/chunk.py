@@ -30,27 +30,6 @@ from headgate.model import entries as e
 from headgate.model.headers import Headers
 from headgate.model.layout import KEY_BUCKETS, Layout
 
-
-@dataclass(slots=True)
-class RecordColumns:
-    """Records of one chunk, column by column, in the order in which the leader accepted them."""
-
-    topic_id: list[int] = field(default_factory=list)
-    segment: list[int] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)
-    timestamp_ms: list[int] = field(default_factory=list)
-    key: list[bytes] = field(default_factory=list)
-    value: list[bytes] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
-
-    def extend(self, other: RecordColumns) -> None:
-        for column, more in zip(_COLUMNS(self), _COLUMNS(other), strict=True):
-            column.extend(more)
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-
 FORMAT: Final = 5
 METADATA_KEY: Final = b"headgate"
 COLUMNS: Final = {
@@ -77,6 +56,26 @@ _PACKED: Final = msgspec.msgpack.Decoder(
 )
 _COLUMNS: Final = attrgetter("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """Records of one chunk, column by column, in the order in which the leader accepted them."""
+
+    topic_id: list[int] = field(default_factory=list)
+    segment: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    timestamp_ms: list[int] = field(default_factory=list)
+    key: list[bytes] = field(default_factory=list)
+    value: list[bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+
+    def extend(self, other: RecordColumns) -> None:
+        for column, more in zip(_COLUMNS(self), _COLUMNS(other), strict=True):
+            column.extend(more)
+
+    def __len__(self) -> int:
+        return len(self.offset)
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):

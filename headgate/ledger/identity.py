@@ -31,6 +31,7 @@ from headgate.storage.object_store import Store, create_own
 
 IDENTITY_FORMAT: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{32}")
+_NAME: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
 
 
 class _Identity(msgspec.Struct):
@@ -90,9 +91,6 @@ async def _named_by_a_manifest(store: Store) -> str | None:
             if is_ledger_id(found := msgspec.json.decode(raw).get("ledger_id")):
                 return str(found)
     return None
-
-
-_NAME: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
 
 
 class _Level(msgspec.Struct, omit_defaults=True):

@@ -22,6 +22,13 @@ MANIFESTS_FOLDER: Final = "manifests"
 """The folder of all shards' manifests (headgate.ledger.compacted)."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")
 _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
+FANOUT: Final = 16
+"""Ranges of one level that become one of the next: each record is rewritten once per level, and levels grow 16-fold."""
+_MARK: Final = b"PAR1"
+_STRING: Final = b"\x18"
+"""Thrift's compact protocol: the next field is a string."""
+_MORE_FOLLOWS: Final = 0x80
+"""The bit of a byte of a length that is not its last byte."""
 
 
 def begun_path(shard: int) -> str:
@@ -64,10 +71,6 @@ def snapshot_number(name: str) -> int | None:
     """Return the chunk number in ``name``; None if a snapshot has no such name."""
     match = _SNAPSHOT_NAME.fullmatch(name)
     return int(match[1]) if match else None
-
-
-FANOUT: Final = 16
-"""Ranges of one level that become one of the next: each record is rewritten once per level, and levels grow 16-fold."""
 
 
 class ChunkRange(NamedTuple):
@@ -127,13 +130,6 @@ def check_format(name: str, found: int, supported: int) -> None:
 def check_json_format(name: str, raw: bytes, supported: int) -> None:
     """Check the ``format`` field of a JSON object before any other field; raises msgspec.DecodeError if it has none."""
     check_format(name, _DECODER.decode(raw).format, supported)
-
-
-_MARK: Final = b"PAR1"
-_STRING: Final = b"\x18"
-"""Thrift's compact protocol: the next field is a string."""
-_MORE_FOLLOWS: Final = 0x80
-"""The bit of a byte of a length that is not its last byte."""
 
 
 def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: int) -> bytes:

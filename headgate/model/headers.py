@@ -24,6 +24,7 @@ MAX_OWN_HEADER_BYTES: Final = 4 * 1024
 """For headgate's own. They do not count in the record's size."""
 RESERVED_PREFIX: Final = "headgate-"
 _SHOWN_CHARACTERS: Final = 60
+ORIGIN_PREFIX: Final = "headgate-source-"
 
 
 def header_bytes(headers: Iterable[Header]) -> int:
@@ -86,9 +87,6 @@ def checked_headers(given: GivenHeaders) -> Headers:
                 f"header {index} has the name {name!a:.{_SHOWN_CHARACTERS}}, which is no Unicode"
             ) from None
     return tuple(headers)
-
-
-ORIGIN_PREFIX: Final = "headgate-source-"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

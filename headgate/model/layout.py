@@ -29,6 +29,7 @@ KEY_BUCKETS = 16
 
 
 key_hash = mmh3.mmh3_32_uintdigest
+MAX_SHARDS: Final = 1024
 
 
 def segment_hash(key: bytes) -> int:
@@ -128,9 +129,6 @@ def sort_key(segment_slice: SegmentSlice) -> tuple[int, int, int]:
     if isinstance(segment_slice, BucketRange):
         return segment_slice.segment, segment_slice.first_bucket, segment_slice.end_bucket
     return segment_slice, 0, 0
-
-
-MAX_SHARDS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@ from headgate.model.identifiers import Offset, SegmentId
 
 OffsetRange = tuple[int, int]
 """(first offset, end offset); the end is not included."""
+_PREFIX: Final = "positions-1."
+_CHECKSUM_BYTES: Final = 4
+Point = tuple[int, int]
+"""(chunk, id of the term that wrote it)."""
 
 
 class OffsetRanges:
@@ -115,10 +119,6 @@ def _end(offsets: OffsetRange) -> int:
     return offsets[1]
 
 
-_PREFIX: Final = "positions-1."
-_CHECKSUM_BYTES: Final = 4
-
-
 class PositionToken(msgspec.Struct, frozen=True, array_like=True):
     """The positions of a CHECKPOINT consumer as printable text, with what they belong to.
 
@@ -159,10 +159,6 @@ def decode_positions(text: str) -> PositionToken:
         return msgspec.msgpack.decode(data, type=PositionToken)
     except (Base64Error, ValueError, msgspec.DecodeError) as error:
         raise ConfigError(f"{problem}, or not all of it: {error}") from None
-
-
-Point = tuple[int, int]
-"""(chunk, id of the term that wrote it)."""
 
 
 class KnownHistory:

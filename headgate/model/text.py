@@ -8,6 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 Encoding = Literal["utf-8", "base64"]
+MAX_SHOWN: Final = 10
+UNREADABLE_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Not JSON or of another form, no UTF-8, or nested more deeply than Python's recursion limit."""
 
 
 def as_text(data: bytes) -> tuple[str, Encoding]:
@@ -26,9 +29,6 @@ def as_bytes(text: str, encoding: Encoding) -> bytes:
         raise ValueError(f"{text!r} is not {encoding}: {error}") from None
 
 
-MAX_SHOWN: Final = 10
-
-
 def short_list(items: Collection[object], shown: int = MAX_SHOWN) -> list[object]:
     """Return the first ``shown`` of ``items``; if there are more, a last text says how many."""
     more = len(items) - shown
@@ -41,7 +41,3 @@ def listed(items: Collection[object], shown: int = MAX_SHOWN, separator: str = "
 
 def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-UNREADABLE_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Not JSON or of another form, no UTF-8, or nested more deeply than Python's recursion limit."""

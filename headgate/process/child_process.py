@@ -20,6 +20,9 @@ from headgate.log.event_log import get_logger
 from headgate.log.lossy_output import lose_lines
 from headgate.process.parent_death_signal import with_parent_death_signal
 
+MAX_LOG_BYTES: Final = 16 * 1024 * 1024
+"""A larger log is renamed to ``NAME.1`` before a process starts to append to it."""
+
 
 def python_module(module: str, *arguments: str) -> list[str]:
     """Return the command that runs ``module`` with this interpreter.
@@ -27,10 +30,6 @@ def python_module(module: str, *arguments: str) -> list[str]:
     A package in the working folder, with the name of one of headgate's, is not imported in its place (``-P``).
     """
     return [sys.executable, "-P", "-m", module, *arguments]
-
-
-MAX_LOG_BYTES: Final = 16 * 1024 * 1024
-"""A larger log is renamed to ``NAME.1`` before a process starts to append to it."""
 
 
 class ChildProcess:

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Final
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TRIM_THRESHOLD: Final = -1, 128 * 1024 * 1024
+"""Free memory at the end of the heap that is kept."""
+_MMAP_THRESHOLD: Final = -3, 32 * 1024 * 1024
+"""Larger buffers are returned at once. More is not possible."""
 
 
 def processor_seconds(pid: int) -> float:
@@ -75,12 +79,6 @@ def run_on(cores: AbstractSet[int], pid: int) -> None:
             for thread in Path(f"/proc/{each}/task").iterdir():
                 with suppress(OSError):
                     os.sched_setaffinity(int(thread.name), cores)
-
-
-_TRIM_THRESHOLD: Final = -1, 128 * 1024 * 1024
-"""Free memory at the end of the heap that is kept."""
-_MMAP_THRESHOLD: Final = -3, 32 * 1024 * 1024
-"""Larger buffers are returned at once. More is not possible."""
 
 
 def keep_freed_memory() -> None:

@@ -20,6 +20,27 @@ from headgate.protocol.replies import AnyReply, MessagePart
 from headgate.protocol.request_fields import Epoch, LedgerId, LedgerIdText
 from headgate.protocol.requests import ProduceBatch, Request
 
+_KEY_BYTES: Final = 8
+_CODE_BYTES: Final = 16
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Limit for the payload of any message. A leader does not decode larger requests, even if the broker lets them pass."""
+encode = msgspec.msgpack.Encoder().encode
+"""Return a message as bytes."""
+_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
+Message = TypeVar("Message")
+PART_BYTES: Final = 512 * 1024
+"""A larger message is sent in parts of this size. Common brokers accept packets of 1 MB and more."""
+MAX_PARTS: Final = 64
+MAX_REPLY_BYTES: Final = PART_BYTES * MAX_PARTS
+"""Limit for one reply or push in all its parts; half of what a transport lets wait."""
+PAGE_BYTES: Final = 256 * 1024
+"""Encoded items of one page. A client that lists everything needs one request per page."""
+ItemT = TypeVar("ItemT", bound=msgspec.Struct)
+DIGEST_BYTES: Final = 16
+"""To make a batch that passes for the stored one of another producer, an attacker needs a second preimage, 2**128
+attempts. Half the size would leave 2**64, and save a tenth of the deduplication window."""
+
 
 def client_address(user: str | None, client_id: str) -> str:
     """Return the address of a client. ``user`` None: it gives the broker no user name."""
@@ -141,10 +162,6 @@ def parse_publish_address(cluster: str, mqtt_topic: str) -> PublishAddress:
     return PublishAddress(topic, key, user)
 
 
-_KEY_BYTES: Final = 8
-_CODE_BYTES: Final = 16
-
-
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Retained: what a client needs to know about the cluster.
 
@@ -220,16 +237,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int | None = None
 
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Limit for the payload of any message. A leader does not decode larger requests, even if the broker lets them pass."""
-
-encode = msgspec.msgpack.Encoder().encode
-"""Return a message as bytes."""
-_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
-_REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
-
-Message = TypeVar("Message")
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message:
@@ -261,15 +269,6 @@ def read_presence(mqtt_topic: str, data: bytes) -> Presence:
     if sender != client_address(user_of(sender), presence.client_id):
         raise msgspec.ValidationError(f"presence of client {presence.client_id!r} from {sender!r}")
     return msgspec.structs.replace(presence, client_id=sender)
-
-
-# Parts of a message, and pages of a list
-
-PART_BYTES: Final = 512 * 1024
-"""A larger message is sent in parts of this size. Common brokers accept packets of 1 MB and more."""
-MAX_PARTS: Final = 64
-MAX_REPLY_BYTES: Final = PART_BYTES * MAX_PARTS
-"""Limit for one reply or push in all its parts; half of what a transport lets wait."""
 
 
 def split_message(payload: bytes, *, shard: int, number: int, **term: Any) -> Iterator[MessagePart]:
@@ -308,12 +307,6 @@ class PartCollector:
             return None
         del self._incomplete[part.ledger_id, part.shard]
         return b"".join(parts[index].content for index in range(part.count))
-
-
-PAGE_BYTES: Final = 256 * 1024
-"""Encoded items of one page. A client that lists everything needs one request per page."""
-
-ItemT = TypeVar("ItemT", bound=msgspec.Struct)
 
 
 def follows(after: str | None, *names: str) -> bool:
@@ -363,11 +356,6 @@ def cut_page(
         if page.add(names, item):
             break
     return page.items, page.following
-
-
-DIGEST_BYTES: Final = 16
-"""To make a batch that passes for the stored one of another producer, an attacker needs a second preimage, 2**128
-attempts. Half the size would leave 2**64, and save a tenth of the deduplication window."""
 
 
 def batch_digest(batch: ProduceBatch) -> bytes:

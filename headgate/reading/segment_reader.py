@@ -28,6 +28,19 @@ from headgate.storage.object_store import Store
 
 LISTING_TTL_SECONDS: Final = 5.0
 """How long a listing is reused: readers of many segments start at the same time."""
+COMPACTION_RECHECK_SECONDS: Final = 30.0
+"""How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
+LOCATE_SECONDS: Final = 10.0
+"""How long it waits to learn that, before it reads the chunk."""
+FRESH_SECONDS: Final = 30.0
+"""How long it waits to find the place of a chunk that is gone, before it says so and tries again."""
+MISSING_SECONDS: Final = 60.0
+"""How long an object that a leader has stated may be missing. A listing of a busy store lags by seconds."""
+log = get_logger(__name__)
+Deliver = Callable[[Rows], Awaitable[None]]
+"""(records in the order of their offsets, at least one): returns once there is capacity."""
+OnSkipped = Callable[[int, int], None]
+"""(first offset, end offset): records that are not delivered, none if both are equal; read up to the end offset."""
 
 
 async def read_object(store: Store, item: CompactedObject) -> Columns:
@@ -96,24 +109,6 @@ class CompactedRecords:
         """Return the records of one object from ``offset`` on. Raises like `read_object`."""
         records = await read_object(self._store, item)
         return RowRuns(records, [range(max(0, offset - item.first_offset), len(records))])
-
-
-COMPACTION_RECHECK_SECONDS: Final = 30.0
-"""How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
-LOCATE_SECONDS: Final = 10.0
-"""How long it waits to learn that, before it reads the chunk."""
-FRESH_SECONDS: Final = 30.0
-"""How long it waits to find the place of a chunk that is gone, before it says so and tries again."""
-MISSING_SECONDS: Final = 60.0
-"""How long an object that a leader has stated may be missing. A listing of a busy store lags by seconds."""
-
-log = get_logger(__name__)
-
-
-Deliver = Callable[[Rows], Awaitable[None]]
-"""(records in the order of their offsets, at least one): returns once there is capacity."""
-OnSkipped = Callable[[int, int], None]
-"""(first offset, end offset): records that are not delivered, none if both are equal; read up to the end offset."""
 
 
 class SegmentReader:

@@ -16,6 +16,20 @@ from headgate.views.topics import TopicInfo
 
 OffsetBounds = tuple[int, int]
 """The first offset, and the one before which to stop."""
+SLICE_MAX_RECORDS: Final = 1000
+"""Records of an object that become Python values together: they are used while the processor's caches have them."""
+HEADERS: Final = DataType.list(
+    Field("element", DataType.struct([Field("name", DataType.string()), Field("value", DataType.binary())]))
+)
+COLUMNS: Final = {
+    "key": ("key", DataType.binary()),
+    "value": ("value", DataType.binary()),
+    "headers": ("headers", HEADERS),
+    "timestamp": ("timestamp_ms", DataType.timestamp("ms", tz="UTC")),
+    "segment": ("segment", DataType.int64()),
+    "offset": ("offset", DataType.int64()),
+}
+"""Column of `SCHEMA` → the column of an object, and its type."""
 
 
 def select_offsets(
@@ -57,20 +71,6 @@ def _out_of_range(text: str) -> PositionOutOfRangeError:
     return PositionOutOfRangeError("out_of_range", text)
 
 
-SLICE_MAX_RECORDS: Final = 1000
-"""Records of an object that become Python values together: they are used while the processor's caches have them."""
-HEADERS: Final = DataType.list(
-    Field("element", DataType.struct([Field("name", DataType.string()), Field("value", DataType.binary())]))
-)
-COLUMNS: Final = {
-    "key": ("key", DataType.binary()),
-    "value": ("value", DataType.binary()),
-    "headers": ("headers", HEADERS),
-    "timestamp": ("timestamp_ms", DataType.timestamp("ms", tz="UTC")),
-    "segment": ("segment", DataType.int64()),
-    "offset": ("offset", DataType.int64()),
-}
-"""Column of `SCHEMA` → the column of an object, and its type."""
 SCHEMA: Final = Schema([Field(name, kind) for name, (_, kind) in COLUMNS.items()])
 """What `StoredRows.arrow` returns. ``headers`` is null without any, and ``timestamp`` behind the year 9999."""
 

@@ -20,6 +20,23 @@ from headgate.reading.stored_rows import RowRuns, Rows, rows_of, runs_of_topic
 
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
+POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=300.0, jitter=0)
+"""Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
+SILENCE_SECONDS: Final = 30.0
+"""A pause ends after this time without a leader that states the head."""
+CACHE_BYTES: Final = 64 * 1024 * 1024
+CHUNK_OVERHEAD_BYTES: Final = 256
+RECORD_OVERHEAD_BYTES: Final = 160
+"""What Python's objects of a record take beside its key and value."""
+HEADER_OVERHEAD_BYTES: Final = 180
+"""What those of a header take beside its name and value."""
+MAX_DEPTH: Final = 16
+MAX_LOADS: Final = 32
+PAUSE_LOADS: Final = 64
+NEAR: Final = 16
+"""How many chunks behind the end a reader still follows it, and how many are kept that were announced."""
+LONG_RUN: Final = 32
+"""Mean length of a run of records of one segment from which on values are made run by run, when they are read."""
 
 
 class Head:
@@ -50,12 +67,6 @@ class Head:
             async with asyncio.timeout(timeout_seconds):
                 while self.number < number:
                     await self._advanced.wait()
-
-
-POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=300.0, jitter=0)
-"""Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
-SILENCE_SECONDS: Final = 30.0
-"""A pause ends after this time without a leader that states the head."""
 
 
 class Tail:
@@ -154,21 +165,6 @@ async def pause(head: Head, known: int, seconds: float) -> None:
             return
         heard = head.statements
         await head.wait_for(known + 1, min(left, SILENCE_SECONDS))
-
-
-CACHE_BYTES: Final = 64 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 256
-RECORD_OVERHEAD_BYTES: Final = 160
-"""What Python's objects of a record take beside its key and value."""
-HEADER_OVERHEAD_BYTES: Final = 180
-"""What those of a header take beside its name and value."""
-MAX_DEPTH: Final = 16
-MAX_LOADS: Final = 32
-PAUSE_LOADS: Final = 64
-NEAR: Final = 16
-"""How many chunks behind the end a reader still follows it, and how many are kept that were announced."""
-LONG_RUN: Final = 32
-"""Mean length of a run of records of one segment from which on values are made run by run, when they are read."""
 
 
 class ChunkRows(dict[int, Rows | RowRuns]):

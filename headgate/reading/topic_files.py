@@ -32,6 +32,11 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 3
 """Compaction may replace a manifest before it is read; the next compaction is minutes away."""
 RETRY_SECONDS: Final = 1.0
+CONCURRENT_CHUNK_READS: Final = 16
+LATE_CHUNK_READS: Final = 4
+"""The same behind the end of the listing: more than a leader writes meanwhile."""
+LATE_MS: Final = 60_000
+"""From the first chunk behind the listing on: it lags no longer (`headgate.reading.segment_reader.MISSING_SECONDS`)."""
 
 
 class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,13 +139,6 @@ def select_files(topic_id: int, segments: Iterable[int], objects: StoredObjects)
         TopicFile(path=chunk_path(objects.shard, number), kind="chunk", first_chunk=number, last_chunk=number)
         for number in objects.chunks
     ]
-
-
-CONCURRENT_CHUNK_READS: Final = 16
-LATE_CHUNK_READS: Final = 4
-"""The same behind the end of the listing: more than a leader writes meanwhile."""
-LATE_MS: Final = 60_000
-"""From the first chunk behind the listing on: it lags no longer (`headgate.reading.segment_reader.MISSING_SECONDS`)."""
 
 
 async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> dict[int, int]:

@@ -28,6 +28,10 @@ from headgate.model.text import UNREADABLE_JSON
 if TYPE_CHECKING:
     from headgate.views.topics import TopicInfo
 
+MAX_POSITION_BYTES: Final = 1024
+_KIND: Final = "copy"
+_ENCODER = msgspec.msgpack.Encoder()
+
 
 class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
@@ -155,10 +159,6 @@ def unfinished(topic: TopicInfo, reached: Mapping[int, int]) -> dict[int, int]:
     return {segment: offset for segment, offset in reached.items() if offset != final.get(segment)}
 
 
-MAX_POSITION_BYTES: Final = 1024
-_KIND: Final = "copy"
-
-
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """A `TopicPosition` in few bytes."""
 
@@ -174,7 +174,6 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     offsets: list[int]
 
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Stored)
 
 

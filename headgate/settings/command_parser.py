@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 JSON_OPTION: Final = "--json"
+EXIT_WRONG_USAGE = 2
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
@@ -30,9 +31,6 @@ def error_line(text: str, exit_code: int, *, as_json: bool) -> str:
     import json  # noqa: PLC0415 - not needed for `headgate --help`
 
     return json.dumps({"error": one_line, "exit_code": int(exit_code)}, ensure_ascii=False)
-
-
-EXIT_WRONG_USAGE = 2
 
 
 class CommandParser(argparse.ArgumentParser):

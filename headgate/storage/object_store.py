@@ -41,6 +41,19 @@ MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
 """Twice the largest `ingest.queue_bytes`, which limits what waits for the next chunk."""
 MAX_BYTES: Final = {"ledger.json": 64 * 1024, "snapshots": 2 * 1024 * 1024 * 1024, "manifests": 256 * 1024 * 1024}
 """First part of a path → limit in bytes; `MAX_CHUNK_BYTES` for all others."""
+_SHARD_DIRECTORY_DEPTH = 2
+"""Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
+RETRIES: Final[Any] = {
+    "max_retries": 7,
+    "retry_timeout": timedelta(seconds=8),
+    "backoff": {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+"""How often obstore repeats a request to a busy bucket. Its defaults pause for 100 ms at first, as long as ten
+writes to a fast bucket, and give up after three minutes, which exceeds every time limit here. A repeated creation may
+find its own first attempt and report that the object exists; `create_own` recognizes it."""
+_MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
+PROBE_TIMEOUT_SECONDS: Final = 10.0
+"""For all operations; obstore repeats each for up to 8 s."""
 
 
 def max_bytes(path: str) -> int:
@@ -58,22 +71,6 @@ def check_size(path: str, size_bytes: int) -> None:
             f"{path} has {size_bytes} bytes, and headgate writes at most {limit} there: remove it, or restore the "
             "object from a copy"
         )
-
-
-_SHARD_DIRECTORY_DEPTH = 2
-"""Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
-
-RETRIES: Final[Any] = {
-    "max_retries": 7,
-    "retry_timeout": timedelta(seconds=8),
-    "backoff": {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(seconds=1), "base": 2},
-}
-"""How often obstore repeats a request to a busy bucket. Its defaults pause for 100 ms at first, as long as ten
-writes to a fast bucket, and give up after three minutes, which exceeds every time limit here. A repeated creation may
-find its own first attempt and report that the object exists; `create_own` recognizes it."""
-
-
-_MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
 
 
 @atexit.register
@@ -327,10 +324,6 @@ async def create_own(store: Store, path: str, data: bytes) -> None:
         if stored != data:
             raise ObjectExistsError(f"{path} exists, with other content") from error
         await store.make_durable(path.rpartition("/")[0])
-
-
-PROBE_TIMEOUT_SECONDS: Final = 10.0
-"""For all operations; obstore repeats each for up to 8 s."""
 
 
 async def write_problem(store: Store) -> str | None:

@@ -21,6 +21,16 @@ RECEIVE_BYTES: Final = 64 * 1024
 """Received at once: a batch of the default size. More would delay what else the event loop has to do."""
 SEND_BYTES: Final = 256 * 1024
 RECORD_BYTES: Final = 16 * 1024
+EXPIRED: Final = 10
+NOT_YET_VALID: Final = 9
+OTHER_NAME: Final = (62, 64)
+"""OpenSSL's codes (X509_V_ERR_…) of a certificate for another name, and for another address."""
+UNKNOWN_AUTHORITY: Final = (2, 7, 18, 19, 20, 21)
+"""No issuer, a wrong signature (another authority of the same name), or a certificate that signed itself."""
+NO_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+BAD_CERTIFICATE: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_", "ACCESS_DENIED", "DECRYPT_ERROR")
+OLD_VERSION: Final = ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION")
+NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 class TlsSocket:
@@ -187,18 +197,6 @@ class TlsSocket:
     def close(self) -> None:
         """Close the connection without a farewell: MQTT has its own."""
         self._sock.close()
-
-
-EXPIRED: Final = 10
-NOT_YET_VALID: Final = 9
-OTHER_NAME: Final = (62, 64)
-"""OpenSSL's codes (X509_V_ERR_…) of a certificate for another name, and for another address."""
-UNKNOWN_AUTHORITY: Final = (2, 7, 18, 19, 20, 21)
-"""No issuer, a wrong signature (another authority of the same name), or a certificate that signed itself."""
-NO_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
-BAD_CERTIFICATE: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_", "ACCESS_DENIED", "DECRYPT_ERROR")
-OLD_VERSION: Final = ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION")
-NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 @dataclass(frozen=True, slots=True)

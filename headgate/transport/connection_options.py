@@ -14,6 +14,14 @@ from headgate.backoff import Backoff, BackoffSchedule
 
 _SERVER_NAME = re.compile(r"(?=.{1,253}$)[\w:-]{1,63}(\.[\w:-]{1,63})*", re.ASCII)
 """Names as in RFC 1035, and both kinds of addresses."""
+FILES: Final = ("ca_file", "certificate_file", "key_file")
+RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
+EARLY_LOSS_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0, jitter=1.0, shortest_seconds=0.05)
+STABLE_CONNECTION_SECONDS: Final = 5.0
+"""A connection that lasted this long, and twice as long as the pause before it could, resets the pauses.
+Of two clients with one client id, each is connected while the other pauses."""
+MAX_CONNECT_TIMEOUT_SECONDS: Final = 10.0
+"""A later attempt may find what this one waits for in vain."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +44,6 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 class TlsOptions(TlsFiles, frozen=True, kw_only=True):
     server_name: str | None = None
     """Name or address that the broker's certificate must contain. Default: the host."""
-
-
-FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
 def tls_option_problem(options: TlsFiles) -> tuple[str, str] | None:
@@ -74,13 +79,6 @@ def password_warning(options: TlsFiles, host: str, password_file: str | None) ->
     return f"tls is not set: the network between here and {host} can read the password and all messages; set tls = true"
 
 
-RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
-EARLY_LOSS_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0, jitter=1.0, shortest_seconds=0.05)
-STABLE_CONNECTION_SECONDS: Final = 5.0
-"""A connection that lasted this long, and twice as long as the pause before it could, resets the pauses.
-Of two clients with one client id, each is connected while the other pauses."""
-
-
 def pause_after_attempt(drawn_seconds: float, attempt_seconds: float) -> float:
     """Return the pause after a failed attempt. One that waited in vain was a pause: the next one follows at once."""
     return max(drawn_seconds - attempt_seconds, RECONNECT_BACKOFF.shortest_seconds)
@@ -102,10 +100,6 @@ class EarlyLosses:
             self._schedule.reset()
         self._longest_last_pause_seconds = self._schedule.bound_seconds
         return self._schedule.next_seconds()
-
-
-MAX_CONNECT_TIMEOUT_SECONDS: Final = 10.0
-"""A later attempt may find what this one waits for in vain."""
 
 
 @dataclass(slots=True)

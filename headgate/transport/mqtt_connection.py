@@ -30,6 +30,12 @@ from headgate.transport.port import BrokerProperties, MessageHandler
 T = TypeVar("T")
 
 ENDED_EARLY: Final = "the broker closed the connection before it answered"
+KNOWN_TOPICS: Final = 256
+"""Whose handlers are remembered: to look for them takes as long as to read the message. Names have up to 64 KB."""
+UNSPECIFIED_ERROR: Final = 128
+UNSUPPORTED_VERSION: Final = 132
+SERVER_UNAVAILABLE: Final = 136
+"""Reason codes of MQTT 5, in which paho gives those of 3.1.1 too."""
 
 
 def cause_of(error: Exception) -> BaseException:
@@ -194,10 +200,6 @@ def broker_properties(properties: Properties) -> BrokerProperties:
     )
 
 
-KNOWN_TOPICS: Final = 256
-"""Whose handlers are remembered: to look for them takes as long as to read the message. Names have up to 64 KB."""
-
-
 class MessageRouter:
     """Filter → its handler, and whether that handler expects copies of retained messages."""
 
@@ -240,12 +242,6 @@ class MessageRouter:
                 self.ignored_retained += 1
             else:
                 yield handler
-
-
-UNSPECIFIED_ERROR: Final = 128
-UNSUPPORTED_VERSION: Final = 132
-SERVER_UNAVAILABLE: Final = 136
-"""Reason codes of MQTT 5, in which paho gives those of 3.1.1 too."""
 
 
 class Cause(Enum):

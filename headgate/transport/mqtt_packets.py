@@ -15,6 +15,8 @@ from paho.mqtt.properties import Properties
 from headgate.model.headers import Headers
 
 CONTENT_TYPE: Final = "content-type"
+MESSAGE_BYTES: Final = 1024
+"""What a message costs besides its payload, in memory."""
 
 
 @dataclass(slots=True)
@@ -82,10 +84,6 @@ def correlation(data: bytes) -> Properties:
     found = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     found.CorrelationData = data
     return found
-
-
-MESSAGE_BYTES: Final = 1024
-"""What a message costs besides its payload, in memory."""
 
 
 class Reader(Protocol):

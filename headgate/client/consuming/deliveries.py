@@ -44,6 +44,11 @@ from headgate.protocol.replies import DeliveriesBegun, HeartbeatReply, Redeliver
 from headgate.protocol.request_fields import MAX_BEGUN_RECORDS, failure_text
 from headgate.protocol.requests import Acknowledgement, BegunRecord, NegativeAcknowledgement
 
+RETRY_SECONDS: Final = 1.0
+"""Before a delivery that could not begin is tried again."""
+SWEEPS: Final = 20
+"""A time-out is noticed within this part of itself, and within a second."""
+
 
 class AnnouncedChunks:
     """Takes the small chunks that a leader publishes, instead of reading them from the store.
@@ -92,12 +97,6 @@ class AnnouncedChunks:
         elif not self._reported:
             self._reported = True
             self._log.warning("chunk.not_authentic", shard=announced.shard, chunk=announced.number)
-
-
-RETRY_SECONDS: Final = 1.0
-"""Before a delivery that could not begin is tried again."""
-SWEEPS: Final = 20
-"""A time-out is noticed within this part of itself, and within a second."""
 
 
 class Deliveries:

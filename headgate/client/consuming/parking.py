@@ -39,6 +39,12 @@ from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
+RETRY_SECONDS: Final = 1.0
+"""Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
+HOLD_SECONDS: Final = 10.0
+"""How long a key is held for records that the dead-letter topic does not have, after it last had further ones."""
+RESUMED_RECORDS: Final = 1000
+"""So many records of one key are queued before it is another key's turn."""
 
 
 class ParkedRecords:
@@ -109,14 +115,6 @@ class ParkedRecords:
             self._records = {key: {number: own[number] for number in numbers if number in own}}
         elif not had_space and number not in numbers:
             del of_key[number]
-
-
-RETRY_SECONDS: Final = 1.0
-"""Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
-HOLD_SECONDS: Final = 10.0
-"""How long a key is held for records that the dead-letter topic does not have, after it last had further ones."""
-RESUMED_RECORDS: Final = 1000
-"""So many records of one key are queued before it is another key's turn."""
 
 
 class Parking:

@@ -12,6 +12,9 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Grant
 
+QUEUE_RECORDS: Final = 1000
+"""Most records that are queued for the program, over all segments."""
+
 
 @dataclass(slots=True, eq=False)
 class ParkedKey:
@@ -161,10 +164,6 @@ class DeliveryLease:
         self.close()
         self._ends_at = ends_at
         self._timer = asyncio.get_running_loop().call_at(ends_at, self.on_end)
-
-
-QUEUE_RECORDS: Final = 1000
-"""Most records that are queued for the program, over all segments."""
 
 
 @dataclass(slots=True, eq=False)

@@ -35,6 +35,10 @@ OVERDUE_REPLY_SECONDS: Final = 0.25
 """A leader that announces itself again replies within this time to what reached it: longer than most commits take."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
 """How long a batch's own reply may arrive after the commit of a later one."""
+SHARE: Final = 4
+"""What part of the unanswered bytes a batch gets. With 8, the batches of small records hardly grew."""
+GROWTH: Final = 16
+"""How many times ``batch_bytes`` the largest batch has. A larger one saves little, and stops the loop of a leader."""
 
 
 class Outcome(StrEnum):
@@ -468,12 +472,6 @@ class SessionBatches:
     def _forget_all_requests(self) -> None:
         self._commands.append(ForgetRequests(tuple(self.requests)))
         self.requests.clear()
-
-
-SHARE: Final = 4
-"""What part of the unanswered bytes a batch gets. With 8, the batches of small records hardly grew."""
-GROWTH: Final = 16
-"""How many times ``batch_bytes`` the largest batch has. A larger one saves little, and stops the loop of a leader."""
 
 
 class BatchGrowth:

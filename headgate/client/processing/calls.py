@@ -29,6 +29,19 @@ from headgate.process.background import end_tasks
 from headgate.protocol.replies import Grant
 
 Call = Callable[..., Awaitable[object]]
+OnGranted = Callable[[list[SegmentSlice]], object]
+"""(segments). A whole segment is its number, a part of one a `BucketRange`."""
+OnRevoked = Callable[[list[SegmentSlice], float], object]
+"""(segments, seconds left). 0.0: another consumer may read them already."""
+SHORTEST_SECONDS: Final = 5.0
+"""For `on_revoked`, however little time is left."""
+TURN_SECONDS: Final = 0.01
+STARTING: Final = 4
+"""Most workers that are about to begin."""
+CANCEL_SECONDS: Final = 5.0
+"""For a handler that was cancelled to end."""
+Work = Callable[[], Coroutine[Any, Any, None]]
+_stops: Final[Handlers[Callable[[], object]]] = Handlers()
 
 
 class _Thread(threading.local):
@@ -88,14 +101,6 @@ def awaitable(function: Callable[..., Any], executor: Executor | None = None) ->
     return in_thread
 
 
-OnGranted = Callable[[list[SegmentSlice]], object]
-"""(segments). A whole segment is its number, a part of one a `BucketRange`."""
-OnRevoked = Callable[[list[SegmentSlice], float], object]
-"""(segments, seconds left). 0.0: another consumer may read them already."""
-SHORTEST_SECONDS: Final = 5.0
-"""For `on_revoked`, however little time is left."""
-
-
 class SegmentCallbacks:
     """Tells the program which segments it holds: `on_granted` before their first record, `on_revoked` when they go.
 
@@ -153,15 +158,6 @@ class SegmentCallbacks:
                 self.caller = None
 
 
-TURN_SECONDS: Final = 0.01
-STARTING: Final = 4
-"""Most workers that are about to begin."""
-CANCEL_SECONDS: Final = 5.0
-"""For a handler that was cancelled to end."""
-
-Work = Callable[[], Coroutine[Any, Any, None]]
-
-
 class Workers:
     """The tasks of one run, which call its handler.
 
@@ -213,9 +209,6 @@ class Workers:
 
     async def cancel(self) -> None:
         await end_tasks(*self.tasks, seconds=CANCEL_SECONDS)
-
-
-_stops: Final[Handlers[Callable[[], object]]] = Handlers()
 
 
 @contextmanager

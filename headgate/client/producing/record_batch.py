@@ -33,6 +33,16 @@ from headgate.model.layout import segment_hash
 from headgate.protocol.replies import Committed, SourcePosition
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 
+RECORD_OVERHEAD_BYTES: Final = 24
+"""Most bytes of a record on the wire besides its key, value and headers."""
+HEADER_OVERHEAD_BYTES: Final = 12
+"""Most bytes of a header on the wire besides its name and value."""
+MAX_PARTS: Final = 2000
+"""Records and headers of a batch, from which on it is full: so many stop the loop of a leader for some 4 ms."""
+DEADLINE_RESOLUTION_SECONDS = 0.005
+"""Deadlines that differ by less from the first of a group count as the latest one of the group. So an
+outcome can be twice as late, and a full batch has hundreds of deadlines, not thousands."""
+
 
 class ByteBudget:
     """How many bytes a producer can buffer, and how the shards share them.
@@ -112,14 +122,6 @@ class ByteBudget:
                 waiters.popleft()
 
 
-RECORD_OVERHEAD_BYTES: Final = 24
-"""Most bytes of a record on the wire besides its key, value and headers."""
-HEADER_OVERHEAD_BYTES: Final = 12
-"""Most bytes of a header on the wire besides its name and value."""
-MAX_PARTS: Final = 2000
-"""Records and headers of a batch, from which on it is full: so many stop the loop of a leader for some 4 ms."""
-
-
 def wire_bytes(key: bytes, value: bytes, headers: Headers) -> int:
     """Return the most bytes that a record takes on the wire, which are those that it takes of the budget."""
     size = len(key) + len(value) + RECORD_OVERHEAD_BYTES
@@ -171,11 +173,6 @@ class BatchContent:
         if not any(self._headers):
             return []
         return [RecordHeader(index, *header) for index, headers in enumerate(self._headers) for header in headers]
-
-
-DEADLINE_RESOLUTION_SECONDS = 0.005
-"""Deadlines that differ by less from the first of a group count as the latest one of the group. So an
-outcome can be twice as late, and a full batch has hundreds of deadlines, not thousands."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Rep
 from headgate.protocol.requests import OpenProducer, Record
 
 log = get_logger(__name__)
+REQUEST_OVERHEAD_BYTES: Final = 4096 + MAX_OWN_HEADER_BYTES
+"""At least what a request has besides its records: names, numbers and a source position, and headgate's own headers."""
 
 
 class ShardSession:
@@ -260,10 +262,6 @@ class ShardSession:
             self._timer = None
         if wake_at is not None:
             self._timer = self._loop.call_at(wake_at, self._on_timer)
-
-
-REQUEST_OVERHEAD_BYTES: Final = 4096 + MAX_OWN_HEADER_BYTES
-"""At least what a request has besides its records: names, numbers and a source position, and headgate's own headers."""
 
 
 @dataclass(slots=True)
