@@ -162,7 +162,7 @@ class FaultInjector:
         leader.clock_ahead_ms = rng.choice([-1, 1, 8]) * DAY_MS
         self._world.checker.rules.clock_set_at = asyncio.get_running_loop().time()
         self._world.log(leader.name, f"its clock is {leader.clock_ahead_ms // DAY_MS:+} days ahead")
-        self._later(rng.uniform(0.1, 5), partial(setattr, leader, "clock_ahead_ms", 0))
+        self.later(rng.uniform(0.1, 5), partial(setattr, leader, "clock_ahead_ms", 0))
 
     async def _damaged_reads(self, _: Admin, rng: random.Random) -> None:
         """Let a daemon's disk or network flip bits for a while."""
@@ -170,7 +170,7 @@ class FaultInjector:
         daemon = rng.choice([each for each in self._world.daemons if not each.leads] or self._world.daemons)
         daemon.store.damaged_reads = rng.choice([0.05, 0.3, 1.0])
         self._world.log(daemon.name, f"{daemon.store.damaged_reads:.0%} of its reads are damaged")
-        self._later(rng.uniform(5, 30), partial(setattr, daemon.store, "damaged_reads", 0.0))
+        self.later(rng.uniform(5, 30), partial(setattr, daemon.store, "damaged_reads", 0.0))
 
     def _leader(self, rng: random.Random) -> SimulatedDaemon:
         leading = [daemon for daemon in self._world.daemons if daemon.leads]
@@ -181,11 +181,14 @@ class FaultInjector:
 
     async def _freeze_leader(self, _: Admin, rng: random.Random) -> None:
         leader = self._leader(rng)
-        if leader.frozen:
-            return
-        self._world.log(leader.name, "freezes")
-        leader.freeze()
-        self._later(rng.uniform(1, 20), lambda: self._thaw(leader))
+        if not leader.frozen:
+            self.freeze(leader, rng.uniform(1, 20))
+
+    def freeze(self, daemon: SimulatedDaemon, seconds: float) -> None:
+        """Let a daemon freeze for so long."""
+        self._world.log(daemon.name, "freezes")
+        daemon.freeze()
+        self.later(seconds, lambda: self._thaw(daemon))
 
     def _thaw(self, daemon: SimulatedDaemon) -> None:
         if daemon in self._world.daemons and daemon.frozen:
@@ -204,7 +207,7 @@ class FaultInjector:
     async def _restart_broker(self, _: Admin, rng: random.Random) -> None:
         self._world.log("broker", "stops")
         self._stop_broker()
-        self._later(rng.uniform(0.5, 15), self._start_broker)
+        self.later(rng.uniform(0.5, 15), self._start_broker)
 
     def _stop_broker(self) -> None:
         if self._world.broker.running:
@@ -224,15 +227,15 @@ class FaultInjector:
         """Stop broker and ZooKeeper for so long."""
         self._stop_broker()
         self._world.zookeeper.stop()
-        self._later(seconds, self._start_broker)
-        self._later(seconds, self._start_zookeeper)
+        self.later(seconds, self._start_broker)
+        self.later(seconds, self._start_zookeeper)
 
     async def _unreliable_network(self, _: Admin, rng: random.Random) -> None:
         self._world.log("network", "loses, duplicates and reorders messages")
         self._world.broker.faults = Faults(
             delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=rng.random() < 0.5
         )
-        self._later(rng.uniform(2, 10), self._restore_network)
+        self.later(rng.uniform(2, 10), self._restore_network)
 
     def _restore_network(self) -> None:
         self._world.broker.faults = Faults()
@@ -240,7 +243,7 @@ class FaultInjector:
     async def _zookeeper_outage(self, _: Admin, rng: random.Random) -> None:
         self._world.log("ZooKeeper", "stops")
         self._world.zookeeper.stop()
-        self._later(rng.uniform(1, 30), self._start_zookeeper)
+        self.later(rng.uniform(1, 30), self._start_zookeeper)
 
     def _start_zookeeper(self) -> None:
         if not self._world.zookeeper.running:
@@ -259,12 +262,12 @@ class FaultInjector:
         if luck < 0.5:
             self._world.log(leader.name, "does not reach the store")
             leader.store.outage()
-            self._later(rng.uniform(1, 20), lambda: leader.store.outage(False))
+            self.later(rng.uniform(1, 20), lambda: leader.store.outage(False))
             return
         if luck < 0.8:
             # Later than the burst: a term that has something to write ends before its shard is given away.
-            self._later(began := rng.uniform(0, 20), lambda: self._refuse_writes(leader))
-            self._later(began + rng.uniform(30, 90), lambda: self._allow_writes(leader))
+            self.later(began := rng.uniform(0, 20), lambda: self._refuse_writes(leader))
+            self.later(began + rng.uniform(30, 90), lambda: self._allow_writes(leader))
             return
         self._world.log(leader.name, f"its next write is {fault}")
         leader.store.fail_next(fault)
@@ -291,12 +294,9 @@ class FaultInjector:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
             name = rng.choice(streams)
-            hangs = rng.random() < 0.5  # so that only missing heartbeats show it
+            hangs = rng.random() < 0.5
             self._world.log(name, "hangs" if hangs else "vanishes")
-            end = self._world.broker.pause if hangs else self._world.broker.cut
-            for client_id in self._world.broker.connected():
-                if client_id.startswith(f"{name}-"):
-                    end(client_id)
+            self._world.end_connections(name, hangs=hangs)
             await end_tasks(self._world.consumers.pop(name))
             if hangs and rng.random() < 0.5:
                 # Another one joins while the hanging one still counts as connected, and is to give something up.
@@ -307,7 +307,9 @@ class FaultInjector:
                     await asyncio.sleep(rng.uniform(0.5, 3))
                     await self.command(admin.seek(TOPIC, STREAM, to="earliest"), f"seek {STREAM} to earliest")
 
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+    @staticmethod
+    def later(seconds: float, act: Callable[[], None]) -> None:
+        """Call ``act`` in so many seconds."""
         asyncio.get_running_loop().call_later(seconds, act)
 
     async def heal(self) -> None:

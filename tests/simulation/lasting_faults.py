@@ -70,10 +70,7 @@ class LastingFaults:
         if fault.startswith("consumer"):
             victim = rng.choice([name for name in self._world.consumers if name.startswith(f"{stream}-")])
             self._world.log(victim, f"{fault}, permanently")
-            end = self._world.broker.pause if fault == "consumer_hangs" else self._world.broker.cut
-            for client_id in self._world.broker.connected():
-                if client_id.startswith(f"{victim}-"):
-                    end(client_id)
+            self._world.end_connections(victim, hangs=fault == "consumer_hangs")
             self._world.start_consumer(stream)  # in its place
             return
         self.daemon = self._leader(rng)

@@ -122,9 +122,7 @@ class Operators:
                 await self._world.faults.inject_named("zookeeper_outage", admin, rng)
                 return
             if freezes:
-                self._world.log(daemon.name, "freezes")
-                daemon.freeze()
-                asyncio.get_running_loop().call_later(seconds, self._thaw, daemon)
+                self._world.faults.freeze(daemon, seconds)
                 return
             self._world.log(daemon.name, "loses ZooKeeper")
             self._world.zookeeper.partition(daemon.name)
@@ -144,9 +142,7 @@ class Operators:
             successor.store.freeze()
             asyncio.get_running_loop().call_later(seconds, self._thaw_store, successor)
         else:
-            self._world.log(successor.name, "freezes")
-            successor.freeze()
-            asyncio.get_running_loop().call_later(seconds, self._thaw, successor)
+            self._world.faults.freeze(successor, seconds)
         await self._transfer(admin, shard, successor.name)
 
     async def broker_cut(self, _: Admin, rng: random.Random) -> None:
@@ -323,11 +319,6 @@ class Operators:
             self._world.zookeeper.heal(name)
         else:
             asyncio.get_running_loop().call_later(1, self._reconnect, name)
-
-    def _thaw(self, daemon: SimulatedDaemon) -> None:
-        if daemon in self._world.daemons and daemon.frozen:
-            self._world.log(daemon.name, "thaws")
-            daemon.thaw()
 
     def _thaw_store(self, daemon: SimulatedDaemon) -> None:
         if not daemon.frozen:

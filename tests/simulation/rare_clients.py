@@ -88,9 +88,8 @@ async def play_crowd(world: ClusterSimulation, subscription_name: str) -> None:
     gone &= world.consumers.keys()
     if gone >= {name for name in world.consumers if name.startswith(f"{subscription_name}-")}:
         return
-    for client_id in world.broker.connected():
-        if client_id.rpartition("-")[0] in gone:
-            world.broker.cut(client_id)
+    for name in sorted(gone):
+        world.end_connections(name)
     await end_tasks(*(world.consumers.pop(name) for name in sorted(gone)))
     world.log("crowd", f"{len(gone)} consumers of segment {segment} vanish at once")
     for _ in range(EVICTED_SECONDS):

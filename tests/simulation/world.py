@@ -436,6 +436,12 @@ class ClusterSimulation:
         ended, self._maintenance = self._maintenance, None
         return [] if ended is None else [ended]
 
+    def end_connections(self, consumer: str, *, hangs: bool = False) -> None:
+        """Cut a consumer from the broker, or let it hang, so that only missing heartbeats show it."""
+        for client_id in self.broker.connected():
+            if client_id.rpartition("-")[0] == consumer:
+                (self.broker.pause if hangs else self.broker.cut)(client_id)
+
     def start_consumer(self, subscription: str) -> None:
         self._names += 1
         name = f"{subscription}-{self._names}"
