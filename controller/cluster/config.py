@@ -20,6 +20,7 @@ from headgate.ledger.identity import claim_ledger_id, is_ledger_id, name_level, 
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.objects import IDENTITY_PATH
 from headgate.model.layout import MAX_SHARDS, ShardMap
+from headgate.process.background import end_tasks
 from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
@@ -174,12 +175,12 @@ async def join_cluster(
     looking = asyncio.ensure_future(_look_at_ledger(store, settings.ledger.url, observer))
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({joining, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            looking.result()  # It ends by a bug only.
         return joining.result() if joining.done() else None
     finally:
-        joining.cancel()
-        looking.cancel()
-        stopping.cancel()
+        await end_tasks(joining, looking, stopping)
 
 
 async def _look_at_ledger(store: Store, url: str, observer: events.Observer) -> None:

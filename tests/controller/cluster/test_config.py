@@ -45,7 +45,9 @@ async def joined(
     settings = Settings(cluster=ClusterSettings(shards=shards), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
         registry, store = elections.registry, store or FakeStore()
+        before = asyncio.all_tasks()
         config = await join_cluster(registry, settings, NODE, store, asyncio.Event(), observer or RecordingObserver())
+        assert asyncio.all_tasks() <= before, "it ends what it starts"
     assert config is not None
     return config
 
