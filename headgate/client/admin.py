@@ -251,6 +251,8 @@ class Admin:
 
     async def seen(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> Seen:
         """Return which topic, subscription and program have these names now, for `bound_to`."""
+        if consumer is not None:
+            require_name("consumer", consumer)
         topic_id = (await self.describe_topic(topic)).topic_id
         if subscription is None:
             return Seen(topic, topic_id)
