@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headgate.model import entries as e
-from shard.requests.handlers import Decision, Steps, Stepwise
+from shard.requests.handlers import Decision, Steps, Stepwise, require_seen
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.steps import complete
@@ -46,10 +46,11 @@ def decided(steps: Steps) -> Decision | Refusal:
             return outcome
 
 
-def judged(decide: Callable[..., OutcomeT], *arguments: Any) -> OutcomeT | Refusal:
-    """Return the decision, or the refusal that a lookup of its has raised."""
+def judged(decide: Callable[..., OutcomeT], request: Any, state: ShardState, *user: str) -> OutcomeT | Refusal:
+    """Return the decision, or the refusal that the check of what was seen, or a lookup, has raised."""
     try:
-        return decide(*arguments)
+        require_seen(request, state)
+        return decide(request, state, *user)
     except RequestRefusedError as error:
         return error.refusal
 
