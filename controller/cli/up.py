@@ -264,7 +264,7 @@ class _Node:
         return servers.settings(
             instance=self._instance,
             drain=DrainSettings(
-                socket=str(own_socket(path / "drain", self._cluster.name, self._instance)),
+                socket=None if self._results else str(own_socket(path / "drain", self._cluster.name, self._instance)),
                 folder=str(path / "drain"),
                 results=self._results,
                 external=None if self._external is None else str(self._external),
@@ -390,7 +390,7 @@ def _of_further_daemon(settings: Settings, name: str) -> Settings:
     """Return the settings of another daemon: it uses the Spark process of the first one, and another HTTP port."""
     return settings.replace(
         instance=InstanceSettings(name=name),
-        drain=msgspec.structs.replace(settings.drain, spawn=False),
+        drain=msgspec.structs.replace(settings.drain, spawn=False, external=None),
         http=msgspec.structs.replace(settings.http, port=0),
     )
 
@@ -401,4 +401,5 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
     The file is for a further daemon, so the settings in which the two daemons must differ are kept.
     """
     read = load_settings(path, default_instance=running.instance.name)
-    return read.replace(drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn), http=running.http)
+    own = msgspec.structs.replace(read.drain, spawn=running.drain.spawn, external=running.drain.external)
+    return read.replace(drain=own, http=running.http)

@@ -43,8 +43,8 @@ class BucketCluster(Cluster):
             ledger_url=f"s3://{BUCKET}/{folder.name}/of a cluster",
             environ={RUN_ID: self.run_id} | s3.environment(),
         )
-        settings = DrainSettings(socket=self.spark.socket, folder=str(folder / "drain"), master="local[1]", **drain)
-        self.sections["drain"] = settings
+        process = drain or {"socket": self.spark.socket, "master": "local[1]"}
+        self.sections["drain"] = DrainSettings(folder=str(folder / "drain"), **process)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

@@ -116,6 +116,15 @@ def test_published_results_replace_spark_for_every_daemon(invoke: Invoke, record
     assert [each.drain.results for each in (*recorder.settings, shared)] == ["s3://bucket/results"] * 2
 
 
+def test_only_the_daemon_that_starts_spark_reads_tables(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    tables = tmp_path / "tables.toml"
+    tables.write_text('[external.orders.entries]\npath = "rows"\nsegment = "s"\noffset = "o"\ntimestamp = "t"\n')
+    invoke("up", "--data", str(tmp_path), "--external", str(tables), *ANY_PORTS)
+
+    shared = load_settings(tmp_path / "headgate.toml", default_instance="other")
+    assert [each.drain.external for each in (*recorder.settings, shared)] == [str(tables), None]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
