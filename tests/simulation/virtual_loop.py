@@ -73,6 +73,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.append(handle)
         return handle
 
+    call_soon_threadsafe = call_soon  # asyncio's runner calls it at Ctrl-C, from this thread
+
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
