@@ -12,11 +12,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from controller.leadership.policy.feature_levels import supported
 from controller.snapshots.format import encode_snapshot
-from controller.snapshots.restore import catch_up
+from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
 from headgate.ledger.identity import read_level
 from headgate.ledger.ledger import Ledger, if_exists
@@ -34,17 +35,29 @@ be reading. Chunks are deleted only below the oldest of them, so that each has t
 it."""
 
 
-async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int, level: int = supported()[1]) -> int | None:
+async def take_snapshot(
+    ledger: Ledger, *, least_chunks: int, now_ms: int, level: int = supported()[1], head: int = 0
+) -> int | None:
     """Write a snapshot at the end of the ledger and delete old ones; return its chunk.
+
+    ``head``: a chunk that exists, if one is known. Up to it chunks are read by number. They are listed if it is not
+    reached, which decides what is missing. A process that lists a local folder locks it, so a leader's next chunk
+    would wait for this process, to which others are preferred.
 
     None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and
     `Store.create` raise, except ObjectExistsError: the snapshot has been written then.
     """
-    # A listing is enough for a snapshot that is not due. Without the last one's own chunk the ledger has lost its end.
-    last, numbers = await ledger.end()
-    if (numbers or not last) and max(numbers, default=0) - last < max(1, least_chunks):
+    # The numbers are enough for a snapshot that is not due. A snapshot after the end: the ledger has lost its end.
+    last = max(await ledger.snapshots(), default=0)
+    end = head or max(await ledger.numbers(after=max(last - 1, 0)), default=0)
+    if 0 <= end - last < max(1, least_chunks):
         return None
-    state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None, complete_now)
+    state = ShardState(ledger.shard)
+    if head:
+        state = await load_newest_snapshot(ledger, lambda _: None, complete_now)
+        await apply_new_chunks(ledger, state)
+    if not head or state.chunk < head:
+        state, _ = await catch_up(ledger, state, lambda _: None, complete_now)
     data = encode_snapshot(state, written_at_ms=now_ms, level=level)
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()
@@ -64,15 +77,16 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int, level
     return state.chunk
 
 
-async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
+async def _run(url: str, heads: Sequence[tuple[int, int]], least_chunks: int) -> int:
     store = open_store(url)
     code = 0
-    for shard in shards:
+    for shard, head in heads:
         began = time.monotonic()
         try:
             # Daemons of an older version read it too, until the level is raised.
             level, now_ms = await read_level(store) or supported()[1], time.time_ns() // 1_000_000
-            number = await take_snapshot(Ledger(store, shard), least_chunks=least_chunks, now_ms=now_ms, level=level)
+            ledger = Ledger(store, shard)
+            number = await take_snapshot(ledger, least_chunks=least_chunks, now_ms=now_ms, level=level, head=head)
         except HeadgateError as error:
             print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
             code = 1
@@ -91,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")
+    parser.add_argument("--head", type=int, action="append", default=[], help="a chunk that exists, for each --shard")
     parser.add_argument("--chunks", type=int, default=1, help="minimum of new chunks for a new snapshot (default: 1)")
     parser.add_argument("--parent", type=int, help="process id of the parent to die with")
     arguments = parser.parse_args(argv)
@@ -98,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         die_with_parent(arguments.parent)
         give_way(10)  # Clients wait for the daemon, not for this job.
     try:
-        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks))
+        heads = list(zip_longest(arguments.shard, arguments.head[: len(arguments.shard)], fillvalue=0))
+        return asyncio.run(_run(arguments.ledger, heads, arguments.chunks))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2

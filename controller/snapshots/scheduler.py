@@ -87,7 +87,8 @@ class SnapshotScheduler:
             self.observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     def _command(self, shards: Sequence[int]) -> Sequence[str]:
-        which = [argument for shard in shards for argument in ("--shard", str(shard))]
+        heads = self.heads()
+        which = [word for at in shards for word in ("--shard", str(at), "--head", str(heads.get(at, 0)))]
         options = ("--chunks", str(self.chunks), "--parent", str(os.getpid()))
         return python_module("controller.snapshots.job", "--ledger", self.ledger_url, *options, *which)
 

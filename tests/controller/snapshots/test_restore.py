@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -211,6 +212,24 @@ async def test_a_job_reports_a_ledger_that_has_lost_its_end() -> None:
 
     with pytest.raises(LedgerError, match="the ledger has lost its end"):
         await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0)
+
+
+async def test_a_job_that_knows_the_head_lists_chunks_only_if_one_is_missing() -> None:
+    """A process that lists a local folder locks it, and the leader creates its next chunk there."""
+    ledger = LedgerInMemory(5)
+    await ledger.snapshot()
+    for lost in (None, 12):
+        for _ in range(5):
+            ledger.grow()
+        head = ledger.state.chunk
+        listing = ledger.ledger.numbers = AsyncMock(side_effect=ledger.ledger.numbers)  # type: ignore[method-assign]
+        if lost is None:
+            assert head == await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0, head=head)
+            listing.assert_not_awaited()
+            continue
+        ledger.lose(lost)
+        with pytest.raises(LedgerError, match=f"chunk {lost} is missing; the ledger has a gap"):
+            await take_snapshot(ledger.ledger, least_chunks=2, now_ms=0, head=head)
 
 
 async def test_the_newest_number_requires_a_ledger_without_gaps() -> None:

@@ -83,6 +83,7 @@ async def test_snapshots_of_a_lost_ledger_do_not_count_once_an_older_one_was_put
     found = scheduler(
         LocalStore(tmp_path / "ledger"), reports, heads, ledger_url=(tmp_path / "ledger").as_uri(), chunks=4
     )
+    assert ["--shard", "0", "--head", "25"] == list(found._command([0]))[-4:], "the job lists no folder then"
     running = asyncio.create_task(found.run())
     await until(lambda: reports.snapshots.get(0) == 25, 60)
     shutil.rmtree(tmp_path / "ledger")
@@ -111,7 +112,8 @@ def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
     next((tmp_path / "chunks" / "shard=0000").iterdir()).write_bytes(b"")
     asyncio.run(name_level(LocalStore(tmp_path), 1))
 
-    assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1"])
+    heads = ["--head", "4", "--head", "4"]
+    assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1", *heads])
     output = capsys.readouterr()
     assert "shard 1: snapshot of chunk 4" in output.out
     assert "error: shard 0: chunk" in output.err
