@@ -371,10 +371,11 @@ class ClusterSimulation:
 
     async def _maintain(self, ledger: Ledger) -> None:
         try:
-            await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms(), level=self.level)
+            head = self.checker.chunk(ledger.shard)
+            await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms(), level=self.level, head=head)
             ranges = ranges_to_read(await manifest_ranges(ledger.store, ledger.shard))
             last = compacted_through(ranges)
-            if last + COMPACTED_CHUNKS <= self.checker.chunk(ledger.shard):
+            if last + COMPACTED_CHUNKS <= head:
                 await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
                 self.log("maintenance", f"compacts chunks {last + 1} to {last + COMPACTED_CHUNKS}")
         except (StoreError, LedgerError) as error:
