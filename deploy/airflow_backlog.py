@@ -1,8 +1,8 @@
 """Airflow DAG that counts backlogs every five minutes.
 
-In headgate.toml, set ``[drain] results = RESULTS``. Requires Airflow 3, with headgate installed where
-its tasks run. A failed run keeps the last result, and the next run counts all chunks since then, so no
-catch-up is needed.
+In headgate.toml, below ``[drain]``, put ``results = RESULTS`` in the place of ``socket``. Requires Airflow 3,
+with headgate installed where its tasks run. A failed run keeps the last result, and the next run counts all
+chunks since then, so no catch-up is needed.
 """
 
 from datetime import datetime, timedelta

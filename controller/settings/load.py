@@ -331,17 +331,17 @@ def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
 
 
 def _drain_settings_without_effect(drain: DrainSettings) -> Iterator[Problem]:
-    names, problem = ["results_stale_seconds"], "has no effect without drain.results"
+    problems = {}
+    if drain.results is None:
+        problems["results_stale_seconds"] = "has no effect without drain.results"
+    else:
+        problems["socket"] = "has no effect with drain.results: no Spark process is asked; remove one of the two"
     if drain.results is not None or not drain.spawn:
-        names = ["master", "external", "spark_conf", "driver_memory", "start_timeout_seconds"]
         what = "drain.spawn = false" if drain.results is None else "drain.results"
-        problem = f"has no effect with {what}: this daemon starts no Spark process; set it where that is started"
-    if drain.results is not None and drain.socket is not None:
-        yield (
-            "drain.socket",
-            "has no effect with drain.results: this daemon asks no Spark process; remove one of the two",
-        )
-    for name in names:
+        started = f"has no effect with {what}: this daemon starts no Spark process; set it where that is started"
+        for name in ("master", "external", "spark_conf", "driver_memory", "start_timeout_seconds"):
+            problems[name] = started
+    for name, problem in problems.items():
         if getattr(drain, name) != getattr(DrainSettings(), name):
             yield f"drain.{name}", problem
 

@@ -117,6 +117,16 @@ def test_the_example_settings_match_the_units():
     assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, read-only otherwise"
 
 
+def test_the_shipped_settings_poll_a_scheduled_job_once_its_line_replaces_the_socket(tmp_path):
+    shipped = (DEPLOY / "headgate.toml").read_text()
+    edited = re.sub(r"^socket = .*\n", "", shipped, flags=re.MULTILINE).replace("# results = ", "results = ")
+    (tmp_path / "headgate.toml").write_text(edited)
+    shutil.copy(DEPLOY / "access.toml", tmp_path)
+    once = dict(value.split("=", 1) for value in directives("headgate-backlog-once.service")["Environment"])
+
+    assert load_settings(tmp_path / "headgate.toml").drain.results == once["HEADGATE_RESULTS"]
+
+
 def test_the_password_files_of_the_example_are_the_credentials(tmp_path):
     """systemd provides them, and tmpfiles.conf creates their sources."""
     loaded = dict(value.split(":") for value in directives(UNITS[0])["LoadCredential"])

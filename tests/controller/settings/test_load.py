@@ -114,7 +114,11 @@ def test_only_the_ledger_has_no_default():
             "$.drain.socket",
             "has no effect with drain.results",
         ),
-        (LEDGER + "[drain]\nresults_stale_seconds = 60\n", "$.drain.results_stale_seconds", "without drain.results"),
+        (
+            LEDGER + '[drain]\nspawn = false\nsocket = "/s"\nresults_stale_seconds = 60\n',
+            "$.drain.results_stale_seconds",
+            "without drain.results",
+        ),
         (LEDGER + '[drain]\ndriver_memory = "big"\n', "$.drain.driver_memory", "text that matches"),
         (LEDGER + "[drain]\npoll_min_seconds = 10\npoll_max_seconds = 5\n", "$.drain.poll_min_seconds", "above"),
         (
