@@ -96,8 +96,9 @@ def produce(
     """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, CSV, or any text.
 
     Each line is one record. Its value is the unchanged line without its line feed, its key is the text of one field.
-    A carriage return before the line feed is part of the value. Blank lines are records with --raw, and otherwise
-    counted. Records with the same key stay in order. Exit code 1 if a record was not stored.
+    A carriage return before the line feed is part of the value. Blank lines are records with --raw, have no key with
+    --key-separator, and are counted otherwise. Records with the same key stay in order. Exit code 1 if a record was
+    not stored.
     """
     if sum(option is not None for option in (key_field, key, key_separator)) != 1:
         raise click.UsageError("give exactly one of --key-field FIELD, --key TEXT and --key-separator TEXT")
