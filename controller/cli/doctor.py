@@ -25,7 +25,7 @@ from controller.connections.zookeeper import elections_root, zookeeper_elections
 from controller.leadership.election import Connected, ElectionEvent, Refused
 from controller.leadership.policy.instance_record import read_record
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
-from controller.local.servers import FREE_MEGABYTES
+from controller.local.data_folder import FREE_MEGABYTES
 from controller.process.headroom import disk_usage, measured_folders
 from controller.process.logs import configure_logging
 from controller.settings.files import USES, check_files

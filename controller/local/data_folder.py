@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -17,6 +17,9 @@ from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.errors import ConfigError
 from headgate.model.text import UNREADABLE_JSON
 from headgate.process.child_process import rotate_log
+
+FREE_MEGABYTES: Final = 300
+"""What a node needs there: ZooKeeper and the broker preallocate files, and Spark unpacks libraries."""
 
 
 class NodeState(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
+from controller.local.data_folder import FREE_MEGABYTES
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper, find_mosquitto
 from controller.local.security import LocalSecurity
 from controller.settings.load import Settings
@@ -77,10 +77,6 @@ class LocalServers:
         """Return the configuration of a client that is ``user``; default: a user who may do everything."""
         config = self.plain_client_config(broker_port)
         return config if self.security is None else self.security.client_config(config, user)
-
-
-FREE_MEGABYTES: Final = 300
-"""ZooKeeper and the broker preallocate files, and Spark unpacks libraries."""
 
 
 def require_machine(folder: Path) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from controller.local import servers
-from controller.local.servers import FREE_MEGABYTES
+from controller.local.data_folder import FREE_MEGABYTES
 from headgate.errors import ConfigError
 
 
