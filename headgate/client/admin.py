@@ -250,14 +250,15 @@ class Admin:
         return (await self._ask(requests.DescribeTopic(topic=topic), TopicReply)).topic
 
     async def seen(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> Seen:
-        """Return which topic, subscription and program have these names now, for `bound_to`."""
+        """Return which topic, subscription and program (0: none) have these names now, for `bound_to`."""
         if consumer is not None:
             require_name("consumer", consumer)
         topic_id = (await self.describe_topic(topic)).topic_id
         if subscription is None:
             return Seen(topic, topic_id)
         found = await self.describe_subscription(topic, subscription)
-        program = next((each.incarnation for each in found.consumers if each.consumer == consumer), None)
+        programs = {each.consumer: each.incarnation for each in found.consumers}
+        program = None if consumer is None else programs.get(consumer, 0)
         return Seen(topic, topic_id, subscription, found.subscription_id, consumer, program)
 
     def bound_to(self, seen: Seen | None) -> Self:

@@ -141,7 +141,10 @@ async def test_a_command_about_what_was_seen_changes_no_other_topic_subscription
         assert before == await state(admin)
 
     async with orders(segments=2) as (world, admin):
+        await admin.create_subscription("orders", "audit")
+        absent = await admin.seen("orders", "audit", "c")
         async with Consumer(client(world, "1"), **reader):
+            await refused(admin, absent, ["evict"], "and the request is for incarnation 0")
             first = await admin.seen("orders", "audit", "c")
         async with Consumer(client(world, "2"), **reader):
             started = rf"was started again: it has incarnation \d+, and the request is for incarnation {first[-1]}"
