@@ -8,7 +8,7 @@ import pytest
 import structlog
 from click.testing import Result
 
-from controller.cli.up import READINESS_POLL_INTERVAL_SECONDS
+from controller.cli.up import READINESS_POLL_INTERVAL_SECONDS, _reload_settings
 from controller.settings.load import load_settings
 from drain.setting_values import socket_path
 from headgate.errors import HeadgateError
@@ -123,6 +123,7 @@ def test_only_the_daemon_that_starts_spark_reads_tables(invoke: Invoke, recorder
 
     shared = load_settings(tmp_path / "headgate.toml", default_instance="other")
     assert [each.drain.external for each in (*recorder.settings, shared)] == [str(tables), None]
+    assert _reload_settings(tmp_path / "headgate.toml", *recorder.settings).drain == recorder.settings[0].drain
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk import RecordColumns, stored_records
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.objects import chunk_path
 from headgate.protocol.requests import Record
 from headgate.reading.tail import CACHE_BYTES, MAX_LOADS, ChunkCache, Head, _rows_by_segment
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
@@ -31,6 +32,15 @@ async def test_concurrent_readers_share_one_load():
     first, second = await asyncio.gather(cache.rows(1, 0), cache.rows(1, 0))
     assert first is second
     assert 1 == cache.loads
+
+
+async def test_an_offered_chunk_is_there_without_a_turn_of_the_loop() -> None:
+    cluster = cluster_with(1)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
+    cache.offer(1, await cluster.store.read(chunk_path(0, 1)))
+    with pytest.raises(StopIteration) as read:
+        cache.rows(1, 0).send(None)
+    assert [0] == read.value.value[0].offsets
 
 
 async def test_the_cache_is_bounded_in_bytes_and_evicts_the_oldest():

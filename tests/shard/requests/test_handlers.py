@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from headgate.model import entries as e
 from headgate.protocol.replies import TopicList
 from headgate.protocol.request_fields import PROTOCOL_VERSION
-from headgate.protocol.requests import DeleteTopic, ListTopics, Request
+from headgate.protocol.requests import DeleteTopic, ListTopics, PruneTopic, Request
 from shard.requests import handlers
 from shard.requests.handlers import Decision, Stepwise, command, done, handler, stepwise_command, user_command
 from shard.state.shard_state import ShardState
+from shard.steps import complete
+from shard.subscriptions.refusal import Refusal
 
 STATE = ShardState(0)
 LIST = ListTopics()
@@ -48,6 +51,25 @@ def test_a_command_in_steps_is_not_taken_before_its_turn() -> None:
     with pytest.raises(StopIteration) as ended:
         next(outcome.steps)
     assert ended.value.value.answer(STATE).next == ["shop"]
+
+
+def test_a_command_in_steps_is_refused_if_its_topic_was_created_again_meanwhile() -> None:
+    def decide(body: PruneTopic, state: ShardState, user: str) -> Any:
+        yield 7
+        return Decision((), done)
+
+    state = ShardState(0)
+    state.apply(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t1"))
+    _, handle = stepwise_command(PruneTopic, decide)
+    outcome = handle(request(PruneTopic(topic="orders", token="t2", topic_id=1)), state)
+    assert isinstance(outcome, Stepwise)
+    next(outcome.steps)
+    state.apply(e.TopicDeleted(topic_id=1, token="t3"))
+    state.apply(e.TopicCreated(topic_id=2, topic="orders", segments=1, token="t4"))
+
+    refusal = complete(outcome.steps)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "topic 'orders' was deleted and created again: it has id 2, and the request is for id 1"
 
 
 def test_a_request_at_the_handler_of_another_type_is_a_bug() -> None:
