@@ -12,9 +12,12 @@ from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segmen
 
 SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
 DESTRUCTIVE = [
-    (("topic", "delete", "orders"), "topic orders: 1 segments, 12 records (2.0 kB); subscriptions: billing; 1 consum"),
+    (
+        ("topic", "delete", "orders"),
+        "topic orders: 1 segment, 12 records (2.0 kB); subscriptions: billing; 1 connected",
+    ),
     (("topic", "prune", "orders"), "would be pruned"),
-    (("subscription", "delete", "orders", "billing"), "positions in 2 segments; 1 consumers are connected, so it"),
+    (("subscription", "delete", "orders", "billing"), "positions in 2 segments; 1 connected consumer, so it"),
     (SEEK, "3 delivered again"),
     (("consumer", "evict", "orders", "billing", "reader-1"), "connected; segments: 0"),
     (("producer", "delete", "import-1"), "line 5"),

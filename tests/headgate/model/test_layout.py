@@ -1,4 +1,4 @@
-"""The layout's rules, in the order of its docstring."""
+"""The layout's rules, in the order of its docstring; hashes, buckets and shards."""
 
 from itertools import pairwise
 
@@ -7,7 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import LayoutError
-from headgate.model.layout import SEGMENT_HASHES, Layout, Segment, SegmentState
+from headgate.model.layout import (
+    KEY_BUCKETS,
+    SEGMENT_HASHES,
+    BucketRange,
+    Layout,
+    Segment,
+    SegmentState,
+    ShardMap,
+    bucket_bounds,
+    buckets_of,
+    key_bucket,
+    key_hash,
+    overlaps,
+    segment_hash,
+    segment_of,
+    shard_of,
+    slice_of,
+)
 
 
 def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:
@@ -195,3 +212,93 @@ def test_a_layout_does_not_change_with_the_segments_it_was_made_from() -> None:
     assert {0} == set(layout.segments)
     with pytest.raises(TypeError):
         layout.segments[1] = layout.segments[0]  # type: ignore[index]
+
+
+COUNTS = st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+@pytest.mark.parametrize(
+    ("counts", "places"),
+    [([4], (1,)), ([4, 16], (9, 1)), ([4, 5], (4, 1)), ([1, 4, 8], (1, 0)), ([2, 3, 5], (4, 0, 1))],
+)
+def test_places_are_distinct_and_the_newest_is_first(counts: list[int], places: tuple[int, ...]) -> None:
+    """The hash of "orders" is 0x75184c89."""
+    assert ShardMap(tuple(counts)).candidates("orders") == places
+
+
+@given(COUNTS, st.text(min_size=1))
+def test_a_longer_list_keeps_the_places_of_a_shorter_one(counts: list[int], topic: str) -> None:
+    for length in range(1, len(counts)):
+        earlier, later = ShardMap(tuple(counts[:length])), ShardMap(tuple(counts))
+        assert later.extends(earlier.counts)
+        assert not earlier.extends(later.counts)
+        assert set(earlier.candidates(topic)) <= set(later.candidates(topic))
+    assert later.candidates(topic)[0] == shard_of(topic, counts[-1]) if len(counts) > 1 else True
+
+
+def test_the_hash_equals_published_murmur3_vectors() -> None:
+    """MurmurHash3 x86 32-bit with seed 0."""
+    assert [0, 0x248BFA47, 0x149BBB7F] == [key_hash(b""), key_hash(b"hello"), key_hash(b"hello, world")]
+
+
+@given(st.binary(), st.integers(1, 64))
+def test_segment_and_bucket_use_different_bits(key: bytes, buckets: int) -> None:
+    """The high half chooses the segment, the low half the bucket."""
+    whole = key_hash(key)
+
+    assert whole >> 16 == segment_hash(key)
+    assert (whole & 0xFFFF) * buckets // 65536 == key_bucket(key, buckets)
+    assert 0 <= key_bucket(key, buckets) < buckets
+
+
+def test_the_shard_depends_only_on_the_name() -> None:
+    """A change would move every topic."""
+    assert [shard_of(name, 4) for name in ("orders", "telemetry", "a", "b")] == [
+        key_hash(name.encode()) % 4 for name in ("orders", "telemetry", "a", "b")
+    ]
+    assert shard_of("orders", 1) == 0
+
+
+def test_a_segment_has_sixteen_key_buckets() -> None:
+    assert KEY_BUCKETS == 16
+
+
+def test_a_bucket_depends_on_all_low_sixteen_bits() -> None:
+    assert (0x0AAB, 1) == (key_hash(b"94") & 0xFFFF, key_bucket(b"94", 24)), "the last bit decides"
+
+
+def test_a_slice_of_all_buckets_is_the_whole_segment() -> None:
+    assert 3 == slice_of(3, 0, 0) == slice_of(3, 0, 16)
+    assert BucketRange(3, 0, 8) == slice_of(3, 0, 8)
+
+
+def test_a_slice_survives_its_written_form() -> None:
+    for segment_slice in (3, BucketRange(3, 0, 8), BucketRange(3, 8, 16)):
+        assert segment_slice == slice_of(segment_of(segment_slice), *bucket_bounds(segment_slice))
+
+
+def test_slices_sort_by_segment_then_bucket() -> None:
+    ordered = [0, 1, BucketRange(1, 0, 4), BucketRange(1, 4, 8), 2, BucketRange(3, 0, 16)]
+
+    assert ordered == sorted(ordered[2:] + ordered[:2])
+    assert ordered == sorted(ordered[::2] + ordered[1::2])
+
+
+def test_slices_with_a_common_bucket_overlap() -> None:
+    assert overlaps(1, BucketRange(1, 4, 8))
+    assert overlaps(BucketRange(1, 4, 8), 1)
+    assert overlaps(BucketRange(1, 0, 8), BucketRange(1, 4, 8))
+    assert not overlaps(BucketRange(1, 0, 4), BucketRange(1, 4, 8))
+    assert not overlaps(BucketRange(1, 0, 4), BucketRange(2, 0, 4))
+
+
+def test_the_displayed_range_includes_the_last_bucket() -> None:
+    assert "3[0-7]" == str(BucketRange(3, 0, 8))
+    assert list(range(8)) == list(buckets_of(BucketRange(3, 0, 8)))
+
+
+def test_no_bucket_range_is_before_or_after_itself() -> None:
+    bucket_range = BucketRange(0, 0, 8)
+
+    assert not bucket_range < BucketRange(0, 0, 8)
+    assert not bucket_range > BucketRange(0, 0, 8)

@@ -1,8 +1,8 @@
-"""The batches of a producer session: which replies are expected, what is counted, and what gets another number."""
+"""The batches of a producer session: replies that are expected, what is counted, other numbers, and how batches grow."""
 
 import pytest
 
-from headgate.client.decisions.session_batches import Outcome, RoundTrip
+from headgate.client.decisions.session_batches import BatchGrowth, Outcome, RoundTrip
 from tests.support.worlds.session_dialogue import Dialogue, led, streaming
 
 
@@ -154,3 +154,24 @@ def test_the_round_trip_is_smoothed_and_counts_only_answers_to_the_present_attem
     talk.commit(late)
     talk.offer_until("b", talk.now + 0.41)
     assert "b" in talk.last, "0.4 s are two round trips"
+
+
+@pytest.mark.parametrize(
+    ("accepted_bytes", "unanswered_bytes", "full_bytes", "leaves_after_bytes"),
+    [
+        (10_000, 0, 100, 0),
+        (10_000, 403, 100, 0),
+        (10_000, 404, 101, 101),
+        (10_000, 1_000_000, 1600, 1600),
+        (150, 1_000_000, 150, 150),
+        (50, 1_000_000, 50, 0),
+    ],
+    ids=["idle", "little", "a quarter", "sixteen times", "as the broker accepts", "less than is wanted"],
+)
+def test_a_batch_gets_a_quarter_of_what_is_unanswered(accepted_bytes, unanswered_bytes, full_bytes, leaves_after_bytes):
+    growth = BatchGrowth(100)
+    growth.limit(accepted_bytes)
+    growth.offered_bytes, growth.answered_bytes = 7000 + unanswered_bytes, 7000
+
+    assert full_bytes == growth.full_bytes()
+    assert (7000 + leaves_after_bytes if leaves_after_bytes else 0) == growth.leaves_at(full_bytes)
