@@ -201,11 +201,11 @@ def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
 
     def contents() -> dict[str, Any]:
         described = context.ask(lambda admin: admin.describe_subscription(topic, name))
-        connected = sum(consumer.connected for consumer in described.consumers)
+        connected, segments = sum(each.connected for each in described.consumers), len(described.segments)
         if not context.as_json:
-            needs = f"; {connected} consumers are connected, so it needs --force" if connected else ""
-            click.echo(f"{what}: {_type(described)}, positions in {len(described.segments)} segments{needs}", err=True)
-        return {"segments": len(described.segments), "connected_consumers": connected}
+            needs = f"; {plural(connected, 'connected consumer')}, so it needs --force" if connected else ""
+            click.echo(f"{what}: {_type(described)}, positions in {plural(segments, 'segment')}{needs}", err=True)
+        return {"segments": segments, "connected_consumers": connected}
 
     destroy(
         context,

@@ -31,7 +31,7 @@ from headgate.cli.topics.topic_text import (
 )
 from headgate.cli.topics.transfer import copy
 from headgate.model.entries import TopicPolicy
-from headgate.model.text import listed
+from headgate.model.text import listed, plural
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
@@ -380,9 +380,9 @@ def topic_contents(described: TopicInfo, subscriptions: list[SubscriptionInfo]) 
 def _contents_line(name: str, contents: dict[str, Any]) -> str:
     records = "records that stay at their source"
     if contents["records"] is not None:
-        records = f"{contents['records']} records ({format_bytes(contents['bytes'])})"
+        records = f"{plural(contents['records'], 'record')} ({format_bytes(contents['bytes'])})"
     subscriptions = listed(contents["subscriptions"]) or "none"
-    line = f"topic {name}: {contents['segments']} segments, {records}; subscriptions: {subscriptions}"
+    line = f"topic {name}: {plural(contents['segments'], 'segment')}, {records}; subscriptions: {subscriptions}"
     if contents["connected_consumers"]:
-        line += f"; {contents['connected_consumers']} consumers are connected, so it needs --force"
+        line += f"; {plural(contents['connected_consumers'], 'connected consumer')}, so it needs --force"
     return line
