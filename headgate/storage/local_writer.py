@@ -16,7 +16,7 @@ import errno
 import os
 import secrets
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +32,12 @@ class LocalWriter:
     def __init__(self, root: Path) -> None:
         """``root`` is absolute; the first object creates it."""
         self._root = root
-        # In the loop's own pool a commit, which replies wait for, would wait behind reads.
-        self._threads = ThreadPoolExecutor(THREADS, "writer")
+        # In the loop's own pool a commit, which replies wait for, would wait behind reads. In one pool of several
+        # threads, each write would wake a second one, which takes Python's lock from the first and from the loop.
+        self._threads = [ThreadPoolExecutor(1, "writer") for _ in range(THREADS)]
+        self._writes = [0] * THREADS
+        """Of each thread, begun and not reported."""
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
-        self._writing = 0
         self._has_written = False
         self._ahead: dict[str, int] = {}
         """Folder → the file of its next object."""
@@ -45,37 +47,33 @@ class LocalWriter:
         """See `Store.create`. A write whose caller is cancelled runs to its end."""
         folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Exception | None] = loop.create_future()
+        outcome: asyncio.Future[BaseException | None] = loop.create_future()
+        thread = self._writes.index(min(self._writes))
 
-        def report(error: Exception | None) -> None:
-            self._writing -= 1
+        def report(error: BaseException | None) -> None:
+            self._writes[thread] -= 1
             if not outcome.done():
                 outcome.set_result(error)
             loop.call_soon(self._prepare, folder)  # After the turn of who waits, which may write the next object.
 
-        def write() -> None:
-            error: Exception | None = None
-            try:
-                self._create(folder, name, data)
-            except Exception as raised:  # noqa: BLE001 - the caller raises it
-                error = raised
+        def written(write: Future[None]) -> None:
             with contextlib.suppress(RuntimeError):  # The loop was closed after the caller was cancelled.
-                loop.call_soon_threadsafe(report, error)
+                loop.call_soon_threadsafe(report, write.exception())
 
         # `run_in_executor` takes two turns of the loop more to tell the outcome, and every reply waits for it.
-        self._writing += 1
-        self._threads.submit(write)
+        self._writes[thread] += 1
+        self._threads[thread].submit(self._create, folder, name, data).add_done_callback(written)
         if (error := await outcome) is not None:
             raise error
 
     def _prepare(self, folder: str) -> None:
         # Beside another write, this would delay that one by as much as it saves.
-        if self._writing or folder in self._ahead:
+        if any(self._writes) or folder in self._ahead:
             return
         folders = list(self._ahead)  # Writers take files meanwhile.
         if len(folders) >= MAX_FILES_AHEAD and (handle := self._ahead.pop(folders[0], None)) is not None:
             os.close(handle)
-        self._threads.submit(self._open_ahead, folder)
+        self._threads[0].submit(self._open_ahead, folder)
 
     def _open_ahead(self, folder: str) -> None:
         with contextlib.suppress(OSError):  # The next write reports it.

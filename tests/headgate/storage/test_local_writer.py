@@ -38,7 +38,8 @@ async def test_an_existing_name_stays_and_only_the_next_file_is_left(tmp_path: P
     [inode] = unnamed_files(tmp_path / "shard").values()
     await writer.create("shard/2", b"second")
     assert inode == (tmp_path / "shard" / "2").stat().st_ino
-    await asyncio.to_thread(writer._threads.shutdown)
+    assert [len(each._threads) for each in writer._threads] == [1, *[0] * (THREADS - 1)]
+    writer._threads[0].shutdown()
     del writer
     assert not unnamed_files(tmp_path / "shard")
 
@@ -48,7 +49,7 @@ async def test_few_files_are_open_ahead_those_of_the_latest_folders(tmp_path: Pa
     for number in range(MAX_FILES_AHEAD + 2):
         await writer.create(f"{number}/1", b"")
         await until(lambda: str(tmp_path / f"{number}") in writer._ahead)  # noqa: B023 - called in its turn
-    await asyncio.to_thread(writer._threads.shutdown)
+    writer._threads[0].shutdown()
 
     assert len(unnamed_files(tmp_path)) == MAX_FILES_AHEAD
     assert [Path(each).name for each in writer._ahead] == [str(2 + number) for number in range(MAX_FILES_AHEAD)]
@@ -86,9 +87,8 @@ async def test_a_file_that_cannot_be_linked_fails_one_attempt(tmp_path: Path, mo
 
 
 async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    writer, go = LocalWriter(tmp_path), threading.Event()
-    fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: go.wait(60) and fsync(handle))
+    writer, go, used, fsync = LocalWriter(tmp_path), threading.Event(), set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: used.add(threading.get_ident()) or (go.wait(60) and fsync(handle)))
 
     writes = [asyncio.create_task(writer.create(f"a/{number}", b"x")) for number in range(THREADS + 1)]
     await asyncio.sleep(0)
@@ -99,7 +99,7 @@ async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path,
     await asyncio.gather(*writes[:-1])
     await until((tmp_path / "a" / f"{THREADS}").exists)
 
-    assert b"x" == (tmp_path / "a" / f"{THREADS}").read_bytes()
+    assert (THREADS, b"x") == (len(used), (tmp_path / "a" / f"{THREADS}").read_bytes())
 
 
 @pytest.mark.parametrize("left", ["an empty folder", "nothing"])
