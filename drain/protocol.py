@@ -79,7 +79,7 @@ def _described(ledger: CountedLedger) -> str:
 class DrainQuery(msgspec.Struct, frozen=True):
     """Asks which of ``segments`` the subscription has drained at this seek generation.
 
-    The reply is usable only if it is based on chunk ``at_least_chunk`` or a later one. ``external``
+    The reply is usable only if it is based on the durable chunk ``at_least_chunk`` or a later one. ``external``
     holds the names of an external topic; its tables are counted if the Spark process has a mapping
     for it.
     """
@@ -169,8 +169,9 @@ class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
     ``now_ms``: the current time by the clock of the chunks. ``external``: the external topics of the
     shard, which are reported separately. One that is not named is reported as the ledger has it.
 
-    ``written_to``, ``written_at_ms``: the last chunk of the ledger ``ledger_id`` and its time, by the shard's leader. A
-    process that has counted just that answers without a request to the store; 0: it counts in any case.
+    ``written_to``, ``written_at_ms``: the last durable chunk of the ledger ``ledger_id`` and its time, by the shard's
+    leader, which has no newer one then. A process that has counted just that answers without a request to the store.
+    Time 0: there may be newer ones, and it counts in any case; chunk 0: to the end.
     """
 
     shard: int

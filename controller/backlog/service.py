@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from controller.backlog.merge import backlogs, external_queries
+from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
@@ -44,6 +45,7 @@ class BacklogService:
     take_steps: TakeSteps
     oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]]
     """See `backlogs`."""
+    commit: GroupCommit
     counted: Mapping[int, BacklogInfo] = field(default_factory=dict)
     """Subscription id → its backlog at the last periodic query, without segments."""
     _response: tuple[BacklogResponse, float] | None = None
@@ -115,13 +117,13 @@ class BacklogService:
             self._query_task.result()
 
     async def _query(self, source: BacklogSource) -> None:
-        shard = self.state.shard
+        shard, durable = self.state.shard, self.commit.durable
         request = BacklogRequest(
             shard=shard,
             now_ms=self.context.now_ms(),
             external=external_queries(self.state),
-            written_to=self.state.chunk,
-            written_at_ms=self.state.at_ms,
+            written_to=durable,
+            written_at_ms=self.state.at_ms if durable == self.state.chunk else 0,
         )
         try:
             response = await source(request)

@@ -178,7 +178,7 @@ class ShardLeader:
             has_session=self.devices.sessions.exists,
         )
         self.backlogs = BacklogService(
-            context, state, self.driver.complete, self.subscription_registry.oldest_unhandled_ms
+            context, state, self.driver.complete, self.subscription_registry.oldest_unhandled_ms, self.commit
         )
         self.timers = TermTimers(state, context, self.commit, self.driver, autoscaler, self.subscription_registry.tick)
         self.outcomes = Outcomes(

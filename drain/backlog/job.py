@@ -104,7 +104,7 @@ class BacklogJob:
     ) -> RunOutcome:
         """Count the new chunks of ``shards`` and publish; with ``full`` count every chunk and publish nothing.
 
-        ``up_to``: shard → the last chunk to count; other shards are counted to their end.
+        ``up_to``: shard → the last chunk to count; other shards are listed, and counted to their end.
 
         Raises:
             MustRestartError: the JVM is gone, or the ledger was replaced. Every other error is in the outcome, under
@@ -135,8 +135,7 @@ class BacklogJob:
         result = Result(shard, 0, (), 0, ledger.ledger_id) if full else await self._newest_result(shard, ledger)
         if not result.watermark:
             result = await self._from_compacted(result, publish=not full)
-        numbers = await self._chunks.newer_than(shard, result.watermark)
-        return result, range(numbers.start, min(numbers.stop, up_to.get(shard, numbers.stop) + 1))
+        return result, await self._chunks.newer_than(shard, result.watermark, up_to.get(shard, 0))
 
     async def _from_compacted(self, empty: Result, *, publish: bool) -> Result:
         """Return the result of the compacted chunks, which may be deleted; ``empty`` if there are none."""

@@ -140,9 +140,8 @@ class CompactionJob:
                 self._levels[shard, each] = (await compacted.read_manifest(self.store, shard, each)).level
         known = [(each, self._levels[shard, each]) for each in ranges]
         after = compacted_through(ranges)
-        newer = await Ledger(self.store, shard).numbers(after=after)
-        newest = newer[-1] if newer else after
-        return self._next(known, newest) is not None
+        newest = after + self._settings.chunks
+        return self._next(known, newest if await Ledger(self.store, shard).exists(newest) else after) is not None
 
     async def compact_next(self, shard: int) -> compacted.Manifest | None:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""

@@ -10,12 +10,13 @@ from typing import Final
 from drain.backlog.results import Result, newest_of_ledger
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.protocol import CountedLedger
+from drain.spark.chunks import in_groups
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger import compacted
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists
-from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_numbers, compacted_through, ranges_to_read
+from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.storage.object_store import Store
 
 _RUN_FOLDER: Final = re.compile(r"(\d{12})-(\d{12})-(\d+)-[0-9a-f]+")
@@ -138,7 +139,7 @@ class PublishedRanges:
             for n in range(chunks.first, chunks.last + 1)
             if not any(each.first <= n <= each.last for each in published)
         }
-        return missing <= set(chunk_numbers(await self._store.names(chunk_folder(shard))))
+        return all(exists for _, exists in await in_groups(missing, Ledger(self._store, shard).exists))
 
     async def _delete_folder(self, folder: str) -> None:
         for path in await self._store.paths(folder):

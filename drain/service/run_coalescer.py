@@ -1,8 +1,8 @@
 """Coalesce concurrent requests into as few Spark runs as possible.
 
-Requests that arrive during a run share the next one, so a reply is based on a listing that began
-after its request arrived. A backlog request says how far the leader has written, and needs no run if just that was
-counted before; a drain check always does. A shard that could not be counted fails only the requests that named it.
+Requests that arrive during a run share the next one, and say how far it has to count: to where the leader had written.
+A backlog request needs no run if just that was counted before; a drain check always does. A shard that could not be
+counted fails only the requests that named it.
 """
 
 import asyncio
@@ -27,18 +27,11 @@ from headgate.process.background import BackgroundService
 BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one
 run."""
-EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
-"""How often an idle process checks whether a ledger has grown. While none has, each pause is twice as long as the one
-before, and after the longest one it checks none until a request finds growth: a bucket charges for every question."""
-LONGEST_EAGER_COUNT_INTERVAL_SECONDS: Final = 64.0
-LONGEST_EAGER_PAUSE_SECONDS: Final = 8.0
-"""Between two eager counts of a ledger that grows: the next request waits for what has been written meanwhile."""
-EAGER_COUNT_CHUNKS: Final = 64
-"""New chunks of a shard that are counted before the next request. A run over so many costs little more than
-one over none."""
-EAGER_COUNT_CHUNKS_IN_ALL: Final = 200
-"""The same of all shards together: a request waits for a run over many shards with few new chunks each just as long.
-A warm run over so many takes 0.2 s on two cores."""
+AHEAD_SECONDS: Final = 16.0
+"""After a run without requests, shards that have grown are counted, so that the next request finds little new. Leaders
+ask every 15 s unless they are set to ask less often, so this costs no run beside theirs."""
+IDLE_CHUNKS: Final = 1
+"""What an idle leader writes."""
 
 
 class _Topic:
@@ -70,16 +63,6 @@ def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
     return len(first) == len(second) and all(map(operator.is_, first, second))
 
 
-def least_new_chunks(shards: int) -> int:
-    """Return how many new chunks of one of ``shards`` are counted before the next request. Pure."""
-    return max(1, min(EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL // shards))
-
-
-def pause_after(seconds: float) -> float:
-    """Return how long not to count after an eager count of ``seconds``: it leaves the processor to the daemon. Pure."""
-    return min(max(EAGER_COUNT_INTERVAL_SECONDS, 10 * seconds), LONGEST_EAGER_PAUSE_SECONDS)
-
-
 def is_counted(request: protocol.BacklogRequest, known: Result) -> bool:
     """Return whether ``known`` includes just the chunks that exist according to ``request``. Pure.
 
@@ -108,13 +91,14 @@ class RunCoalescer(BackgroundService):
         self._job = job
         self._external = external
         self._chunks = chunks
-        self._pending_shards: set[int] = set()
+        self._pending: dict[int, int] = {}
+        """Shard → the chunk to which the next run counts; 0: it lists the chunks."""
         self._next_run: asyncio.Future[RunOutcome] | None = None
         self._wake_up = asyncio.Event()
         self.results: dict[int, Result] = {}
         """The newest ones of the shards that were requested."""
         self._growing: set[int] = set()
-        """Shards that had grown when they were counted last, and are counted ahead."""
+        """Shards that had grown when they were looked at last, and are counted ahead."""
         self._topics: dict[int, Mapping[int, _Topic]] = {}
         self._count_history: dict[int, History] = {}
         self.runs = 0
@@ -147,9 +131,8 @@ class RunCoalescer(BackgroundService):
         if known is not None and is_counted(request, known):
             result, ledger = known, protocol.CountedLedger(known.ledger_id, self._chunks.url)
         else:
-            result, ledger = await self._counted(request.shard)
-        # The leader, or a listing that began after the request arrived, has found nothing newer, so the result holds
-        # for the time of the request too.
+            result, ledger = await self._counted(request.shard, request.written_to)
+        # Nothing newer was durable when the request was made, so the result holds for that time too.
         as_of_ms = max(result.at_ms, request.now_ms)
         external = {query.topic_id: query for query in request.external}
         return protocol.BacklogResponse(
@@ -169,7 +152,7 @@ class RunCoalescer(BackgroundService):
 
     async def _drained(self, request: protocol.DrainedRequest) -> protocol.DrainedResponse:
         query = request.query
-        result, ledger = await self._counted(query.shard)
+        result, ledger = await self._counted(query.shard, query.at_least_chunk)
         backlogs: Iterable[protocol.Backlog]
         if self._external.needs_tables(query):
             backlogs = await self._external.rows(query, result)
@@ -186,9 +169,15 @@ class RunCoalescer(BackgroundService):
             ledger=ledger,
         )
 
-    async def _counted(self, shard: int) -> tuple[Result, protocol.CountedLedger]:
-        """Return the result of ``shard``, counted now, and the ledger; raises RunError or MustRestartError."""
-        self._pending_shards.add(shard)
+    async def _counted(self, shard: int, head: int = 0) -> tuple[Result, protocol.CountedLedger]:
+        """Return the result of ``shard``, counted now to ``head`` or farther, and the ledger; 0: to its end.
+
+        Raises HeadgateError or MustRestartError.
+        """
+        if not head and (known := self.results.get(shard)):
+            head = await self._chunks.end_after(shard, known.watermark)
+        pending = self._pending.get(shard, head)
+        self._pending[shard] = max(pending, head) if pending and head else 0
         if self._next_run is None:
             self._next_run = asyncio.get_running_loop().create_future()
         self._wake_up.set()
@@ -208,32 +197,25 @@ class RunCoalescer(BackgroundService):
         return result
 
     async def _run_loop(self) -> None:
-        now, idle, pause_seconds = asyncio.get_running_loop().time, True, EAGER_COUNT_INTERVAL_SECONDS
+        idle = True
         while True:
             if not self._wake_up.is_set():
                 idle = True
                 try:
-                    async with asyncio.timeout(pause_seconds if self._growing else None):
+                    async with asyncio.timeout(AHEAD_SECONDS if self._growing else None):
                         await self._wake_up.wait()
                 except TimeoutError:
-                    began = now()
-                    if await self._count_eagerly():
-                        pause_seconds = pause_after(now() - began)
-                    elif pause_seconds < LONGEST_EAGER_COUNT_INTERVAL_SECONDS:
-                        pause_seconds *= 2
-                    else:
-                        self._growing.clear()
+                    await self._count_ahead()
                     continue
-                pause_seconds = EAGER_COUNT_INTERVAL_SECONDS
             if idle:
                 await asyncio.sleep(BATCHING_DELAY_SECONDS)
             idle = False
             self._wake_up.clear()
-            shards, self._pending_shards = sorted(self._pending_shards), set()
+            heads, self._pending = self._pending, {}
             waiting, self._next_run = self._next_run, None
             assert waiting is not None, "woken up without a request"
             try:
-                outcome = await self._count(shards)
+                outcome = await self._count(heads)
             except MustRestartError as error:
                 waiting.set_exception(error)
                 continue
@@ -242,41 +224,40 @@ class RunCoalescer(BackgroundService):
                 raise
             waiting.set_result(outcome)
 
-    async def _count_eagerly(self) -> bool:
-        """Count the shards that were growing if they have grown again, so that the next request finds little new.
+    async def _count_ahead(self) -> None:
+        """Count the shards that were growing if they have grown again. The next request meets an error, and reports it.
 
-        Return whether one has. An error here is ignored: the next request meets it again and reports it.
+        Others are not looked at until a request finds growth: a bucket charges for every question.
         """
-        grown = [shard for shard, has_grown in await in_groups(self._growing, self._has_grown) if has_grown]
+        grown = {shard: end for shard, end in await in_groups(self._growing, self._grown_to) if end}
+        self._growing = set(grown)
         if grown:
-            try:
+            with contextlib.suppress(MustRestartError):
                 await self._count(grown)
-            except MustRestartError:
-                return True
-        return bool(grown)
 
-    async def _count(self, shards: Sequence[int]) -> RunOutcome:
+    async def _count(self, heads: Mapping[int, int]) -> RunOutcome:
         """Run the job; raises MustRestartError."""
         with self._share.patient():
-            outcome = await self._job.run(shards)
+            outcome = await self._job.run(sorted(heads), up_to=heads)
         self.runs += 1
         for result in outcome.results.values():
             self._index(result)
         return outcome
 
-    async def _has_grown(self, shard: int) -> bool:
-        chunks = least_new_chunks(len(self.results))
+    async def _grown_to(self, shard: int) -> int:
+        """Return the last chunk of a shard if it has grown; otherwise 0."""
+        known = self.results[shard].watermark
         try:
-            return await self._chunks.exists(shard, self.results[shard].watermark + chunks)
+            end = await self._chunks.end_after(shard, known)
         except StoreUnavailableError:
-            return False
+            return 0
+        return end if end > known + IDLE_CHUNKS else 0
 
     def _index(self, result: Result) -> Mapping[int, _Topic]:
         """Return the topics of ``result``; those that have not changed are those of the result before it."""
         known = self._topics.get(result.shard, {})
         if (before := self.results.get(result.shard)) is not result:
-            # One chunk is what an idle leader writes.
-            if before is None or before.watermark + 1 < result.watermark:
+            if before is None or before.watermark + IDLE_CHUNKS < result.watermark:
                 self._growing.add(result.shard)
             self.results[result.shard] = result
             known = self._topics[result.shard] = {

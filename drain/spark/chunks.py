@@ -1,7 +1,8 @@
-"""List the new chunks of a ledger, which workers of Spark read (drain.spark.object_reader).
+"""Find the new chunks of a ledger, which workers of Spark read (drain.spark.object_reader).
 
-Numbers continue without a gap after the last watermark, whose chunk must still exist: a result
-ahead of its ledger belongs to another ledger.
+Numbers continue without a gap after the last watermark, whose chunk must still exist: a result ahead of its ledger
+belongs to another ledger. A process that lists a local folder locks it, and the leader creates its next chunk there. So
+a process of low priority reads to a chunk that is known to exist, and lists only if it does not find that.
 """
 
 import asyncio
@@ -79,13 +80,15 @@ class LedgerChunks:
             raise ConfigError(f"no shard found in {self.url}: check the ledger's URL, or name the shards")
         return found
 
-    async def newer_than(self, shard: int, watermark: int) -> range:
-        """Return the numbers of the chunks after ``watermark``.
+    async def newer_than(self, shard: int, watermark: int, up_to: int = 0) -> range:
+        """Return the numbers of the chunks after ``watermark``, up to ``up_to``; 0: to the end.
 
         Raises:
-            LedgerError: a gap in the numbers, or no chunk ``watermark``.
+            LedgerError: a gap in the numbers, or no chunk ``watermark``; both are known if chunks are listed.
             StoreUnavailableError: the store is unreachable.
         """
+        if up_to and await self.exists(shard, max(watermark, up_to)):
+            return range(watermark + 1, up_to + 1)
         first = max(1, watermark)
         numbers = chunk_numbers(await self.store.names(chunk_folder(shard), after=chunk_name(first - 1)))
         listed = set(numbers)
@@ -98,7 +101,17 @@ class LedgerChunks:
                 raise LedgerError(f"{chunk_path(shard, number)} is counted but missing: is this another ledger?")
             following = min(each for each in numbers if each > number)
             raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(following)} exists: a gap")
-        return range(watermark + 1, end)
+        return range(watermark + 1, min(end, up_to + 1) if up_to else end)
+
+    async def end_after(self, shard: int, number: int) -> int:
+        """Return the last chunk if ``number`` exists, and no later one is missing; raises StoreUnavailableError."""
+        step = 1
+        while await self.exists(shard, number + step):
+            number, step = number + step, 2 * step
+        while step := step // 2:
+            if await self.exists(shard, number + step):
+                number += step
+        return number
 
     async def has(self, shard: int, number: int, at_ms: int) -> bool:
         """Return whether chunk ``number`` is of ``at_ms``, or missing. Neither: an older ledger was put back."""

@@ -32,15 +32,12 @@ class HundredChunks:
     async def ping(self) -> None:
         pass
 
-    async def run(self, shards: Sequence[int]) -> RunOutcome:
+    async def run(self, shards: Sequence[int], **_: object) -> RunOutcome:
         results = {shard: Result(shard, 100, ()) for shard in shards}
         return RunOutcome(results=results, ledger=await self.identify())
 
     async def identify(self) -> CountedLedger:
         return CountedLedger("a" * 32, "file:///ledger")
-
-    async def newer_than(self, shard: int, watermark: int) -> range:
-        return range(watermark + 1, 101)
 
 
 @asynccontextmanager
@@ -68,7 +65,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 async def test_a_daemon_that_is_who_it_should_be_gets_replies(kind: str, tmp_path: Path) -> None:
     async with listening(kind, tmp_path / "s"), SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1)) as checker:
         assert (await checker.drained(QUERY)).drained == {}
-        assert (await checker.backlog(BacklogRequest(shard=0, now_ms=7))).rows == []
+        assert (await checker.backlog(BacklogRequest(shard=0, now_ms=7, written_to=99))).rows == []
 
 
 async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_pat
         SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1), require_ledger=asked.append) as checker,
     ):
         await checker.drained(QUERY)
-        await checker.backlog(BacklogRequest(shard=0, now_ms=7))
+        await checker.backlog(BacklogRequest(shard=0, now_ms=7, written_to=99))
         connection = await Connection.open(tmp_path / "s", 60)
         asked.append((await connection.request(Ping(name_ledger=True), Pong, 60)).ledger or CountedLedger())
         connection.close()

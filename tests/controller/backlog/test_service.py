@@ -71,9 +71,10 @@ class ServiceFixture:
         context = SimpleNamespace(
             backlog_source=self.spark, observer=self.observer, now_ms=lambda: 1000, backlog_interval_seconds=15.0
         )
+        self.commit = SimpleNamespace(durable=self.state.chunk)
         self.said: dict[int, int | None] = {}
         """Segment → what its holder says of it."""
-        self.service = BacklogService(context, self.state, StepDriver().complete, lambda _: self.said)
+        self.service = BacklogService(context, self.state, StepDriver().complete, lambda _: self.said, self.commit)
 
     @asynccontextmanager
     async def open(self):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -46,15 +47,10 @@ def scheduler(
     *,
     ledger_url: str = "",
     chunks: int = 1,
-    command: list[str] | None = None,
+    command: Any = (),
 ) -> SnapshotScheduler:
     found = SnapshotScheduler(
-        store=store,
-        ledger_url=ledger_url,
-        chunks=chunks,
-        pause_seconds=0.01,
-        heads=lambda: heads,
-        observer=reports,
+        store=store, ledger_url=ledger_url, chunks=chunks, pause_seconds=0.01, heads=lambda: heads, observer=reports
     )
     if command:
         found._command = lambda _: command

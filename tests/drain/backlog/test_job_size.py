@@ -50,7 +50,7 @@ class Machine:
     async def identify(self) -> CountedLedger:
         return CountedLedger()
 
-    async def newer_than(self, _: int, watermark: int) -> range:
+    async def newer_than(self, _: int, watermark: int, up_to: int) -> range:
         return range(watermark + 1, self._length + 1)
 
     async def count(self, due: Mapping[int, range]) -> dict[int, Counted]:

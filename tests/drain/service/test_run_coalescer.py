@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,10 +18,11 @@ from drain.external.topics import ExternalTopicCounter
 from drain.protocol import Backlog, BacklogRequest, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
 from drain.service.processor_share import PATIENCE_SECONDS
-from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer, is_counted
+from drain.service.run_coalescer import RunCoalescer, is_counted
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import StoreUnavailableError
+from headgate.ledger.objects import chunk_folder
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
 pytestmark = pytest.mark.looptime
@@ -33,13 +35,14 @@ class Ledger:
     def __init__(self) -> None:
         self.length = 10
         self.runs: list[list[int]] = []
-        self.asked = 0
+        self.asked, self.look_seconds = 0, 0.0
         self.run_seconds = 0.0
         self.fault: Exception | None = None
         self.rows: tuple[StateRow, ...] = ()
         self.failures: dict[int, str] = {}
 
-    async def run(self, shards: Sequence[int]) -> RunOutcome:
+    async def run(self, shards: Sequence[int], *, up_to: Mapping[int, int]) -> RunOutcome:
+        assert list(up_to) == list(shards)
         self.runs.append(list(shards))
         await asyncio.sleep(self.run_seconds)
         if isinstance(self.fault, JvmGoneError):
@@ -47,11 +50,12 @@ class Ledger:
         results = {shard: Result(shard, self.length, self.rows) for shard in shards if shard not in self.failures}
         return RunOutcome(results=results, failures=self.failures)
 
-    async def exists(self, shard: int, number: int) -> bool:
+    async def end_after(self, shard: int, number: int) -> int:
         self.asked += 1
+        await asyncio.sleep(self.look_seconds)
         if isinstance(self.fault, StoreUnavailableError):
             raise self.fault
-        return number <= self.length
+        return max(number, self.length)
 
 
 def no_tables() -> ExternalTopicCounter:
@@ -103,54 +107,64 @@ async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> N
         assert (await other).watermark == ledger.length
 
 
-@pytest.mark.parametrize(("new_chunks", "runs"), [(EAGER_COUNT_CHUNKS - 1, [[0]]), (EAGER_COUNT_CHUNKS, [[0], [0]])])
-async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks: int, runs: list[list[int]]) -> None:
+async def test_a_requested_shard_that_grows_is_counted_ahead_after_16_s_without_requests() -> None:
     """Other shards are not counted: the process may serve daemons that lead only some of them."""
     ledger = Ledger()
-    async with opened(ledger):
-        ledger.length += new_chunks
-        await asyncio.sleep(60)
-
-    assert runs == ledger.runs
-
-
-@pytest.mark.parametrize(("run_seconds", "runs"), [(0.01, 30), (0.5, 12), (3, 7)])
-async def test_counting_ahead_takes_a_tenth_of_the_time_unless_requests_would_wait_long(run_seconds: float, runs: int):
-    ledger = Ledger()
-    ledger.run_seconds = run_seconds
-    async with opened(ledger):
-        for ledger.length in range(0, 60 * EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS):
+    async with opened(ledger) as coalescer:
+        for _ in range(60):
+            ledger.length += 5
             await asyncio.sleep(1)
+        assert ledger.runs == [[0]] * 4
+        for _ in range(4):
+            await coalescer.reply(query())
+            ledger.length += 75
+            await asyncio.sleep(15)
 
-    assert len(ledger.runs) == runs
+    assert ledger.runs == [[0]] * 8, "the requests suffice"
 
 
-async def test_an_idle_ledger_is_asked_less_and_less_until_a_request_finds_that_it_has_grown() -> None:
+async def test_an_idle_ledger_is_asked_once_until_a_request_finds_that_it_has_grown() -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:
-        await asyncio.sleep(3600)
-        idle = ledger.asked
-        await coalescer.reply(query())
-        ledger.length += 1  # as an idle leader does
-        await coalescer.reply(query())
-        await asyncio.sleep(3600)
-        assert idle == ledger.asked == 6
-        ledger.length += 2
-        await coalescer.reply(query())
-        ledger.length += EAGER_COUNT_CHUNKS
-        await asyncio.sleep(3)
+        for grown, asked in ((0, 1), (1, 1), (2, 2)):  # 1: what an idle leader writes
+            ledger.length += grown
+            await coalescer.reply(query())
+            await asyncio.sleep(3600)
+            assert ledger.asked == asked
 
-    assert coalescer.runs == len(ledger.runs) == 5, "the answer to a ping contains their number"
+    assert coalescer.runs == len(ledger.runs) == 4, "the answer to a ping contains their number"
 
 
-async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to_the_store() -> None:
-    kept, chunks = LedgerInMemory(5), LedgerChunks("memory:///")
+@asynccontextmanager
+async def counting(kept: LedgerInMemory) -> AsyncIterator[RunCoalescer]:
+    """A coalescer that counts a ledger without Spark."""
+    chunks = LedgerChunks("memory:///")
     chunks.store = kept.store
 
     async def count(due: Mapping[int, range]) -> dict[int, Counted]:
-        return dict.fromkeys(due, Counted((), kept.state.at_ms))
+        return {shard: Counted((), numbers[-1]) for shard, numbers in due.items()}
 
     async with RunCoalescer(BacklogJob(chunks, count), chunks, external=no_tables()) as coalescer:
+        yield coalescer
+
+
+async def test_a_process_that_learns_the_head_counts_to_it_and_lists_no_chunks() -> None:
+    """Counts ahead, and those for compaction and tables, look for the end by numbers."""
+    kept = LedgerInMemory(137)
+    listed = kept.store.names = AsyncMock(side_effect=kept.store.names)  # type: ignore[method-assign]
+    async with counting(kept) as coalescer:
+        counted = await asyncio.gather(*map(coalescer.reply, (query(), BacklogRequest(shard=0, written_to=7))))
+        await asyncio.sleep(17)
+        ahead = coalescer.results[0].watermark
+        kept.grow()
+        to_the_end = await coalescer.reply(BacklogRequest(shard=0))
+    assert ([7, 7], 137, 138) == ([each.watermark for each in counted], ahead, to_the_end.watermark)
+    assert not [each for each in listed.await_args_list if each.args[0] == chunk_folder(0)]
+
+
+async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to_the_store() -> None:
+    kept = LedgerInMemory(5)
+    async with counting(kept) as coalescer:
 
         async def ask(now_ms: int) -> tuple[int, int]:
             request = BacklogRequest(
@@ -186,33 +200,24 @@ def test_only_a_count_of_just_the_chunks_of_the_leader_is_used_again(
 
 
 async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
-    class Slow(Ledger):
-        looking = most = 0
-
-        async def exists(self, shard: int, number: int) -> bool:
-            self.looking += 1
-            self.most = max(self.most, self.looking)
-            await asyncio.sleep(0.1)
-            self.looking -= 1
-            return False
-
-    ledger = Slow()
+    ledger = Ledger()
+    ledger.look_seconds = 0.1
     async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(40)))
-        await asyncio.sleep(3)
+        await asyncio.sleep(16.05)
 
-    assert 16 == ledger.most
+    assert ledger.asked == 16
 
 
 @pytest.mark.parametrize(
     "fault", [StoreUnavailableError("gone"), JvmGoneError("gone")], ids=["unreachable", "dead JVM"]
 )
-async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exception) -> None:
+async def test_an_error_in_a_count_ahead_is_left_to_the_next_request(fault: Exception) -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:
         ledger.fault = fault
         ledger.length += 1000
-        await asyncio.sleep(10)
+        await asyncio.sleep(20)
         assert not coalescer.worker.done()
         assert bool(ledger.runs[1:]) == isinstance(fault, JvmGoneError)
         ledger.fault = None

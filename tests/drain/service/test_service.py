@@ -166,7 +166,7 @@ async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path.write_bytes(b"rubbish")
     async with running.checker() as checker:
         with pytest.raises(DrainCheckError, match=f"{path.name} is damaged"):
-            await checker.drained(running.query(running.stream, 0))
+            await checker.backlog(BacklogRequest(shard=0))
         path.unlink()
 
         assert {} == (await checker.drained(running.query(running.stream, 0))).drained
