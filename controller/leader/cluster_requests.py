@@ -15,7 +15,7 @@ Commands of operators:
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,7 @@ from controller.context.leader_context import MakeOverview, Operations
 from headgate.process.background import cancel_and_wait
 from headgate.protocol.codec import cut_page
 from headgate.protocol.replies import ClusterReply, Done
+from headgate.protocol.request_fields import Command
 from headgate.protocol.requests import DescribeCluster, RaiseLevel, SetMaintenance, SetShards, TransferShard
 from headgate.views.cluster import (
     MAX_DESCRIBED_DAEMONS,
@@ -56,45 +57,42 @@ class OperatorCommands:
         """Token of a command → what executes it, or has executed it. The oldest is first."""
 
     def handlers(self) -> list[Registration]:
-        return [
-            handler(TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
-            handler(RaiseLevel, lambda request, _: self._defer(request.token, partial(self._change, request))),
-            handler(SetShards, lambda request, _: self._defer(request.token, partial(self._change, request))),
-            handler(SetMaintenance, lambda request, _: self._defer(request.token, partial(self._change, request))),
-        ]
+        kinds = TransferShard, RaiseLevel, SetShards, SetMaintenance
+        return [handler(kind, lambda request, _: self._defer(request)) for kind in kinds]
 
     async def close(self) -> None:
         """Drop what waits: clients repeat their requests to the next leader."""
         await cancel_and_wait(*self._tasks.values())
 
-    def _defer(self, token: str, work: Callable[[Operations], Coroutine[None, None, Answer]]) -> Outcome:
+    def _defer(self, request: Command) -> Outcome:
         if self._operations is None:
             return Refusal("unavailable", "this leader is in no daemon that knows others")
-        return Deferred(
-            partial(self._execute_once, token, partial(work, self._operations)), "operator_commands", MAX_PENDING
-        )
+        work = partial(self._execute_once, request, self._operations)
+        return Deferred(work, "operator_commands", MAX_PENDING)
 
-    async def _execute_once(self, token: str, work: Callable[[], Coroutine[None, None, Answer]]) -> Answer:
+    async def _execute_once(self, request: Command, operations: Operations) -> Answer:
+        token = request.token
         if token not in self._tasks:
-            self._tasks[token] = asyncio.get_running_loop().create_task(work(), name=f"operator-{self._shard}")
+            work = self._execute(request, operations)
+            self._tasks[token] = asyncio.get_running_loop().create_task(work, name=f"operator-{self._shard}")
             if len(self._tasks) > MAX_REMEMBERED and next(iter(self._tasks.values())).done():
                 self._tasks.popitem(last=False)
         return await asyncio.shield(self._tasks[token])
 
-    async def _move(self, request: TransferShard, operations: Operations) -> Answer:
-        problem = await operations.transfer(self._shard, request.daemon, request.token)
-        if problem is not None:
-            return Refusal("invalid", problem)
-        return Done() if request.daemon == self._instance else None
-
-    async def _change(self, request: RaiseLevel | SetShards | SetMaintenance, operations: Operations) -> Answer:
+    async def _execute(self, request: Command, operations: Operations) -> Answer:
         match request:
+            case TransferShard():
+                problem = await operations.transfer(self._shard, request.daemon, request.token)
+                if problem is None and request.daemon != self._instance:
+                    return None
             case RaiseLevel():
                 problem = await operations.raise_level(request.level)
             case SetShards():
                 problem = await operations.set_shards(request.shards, request.before)
             case SetMaintenance():
                 problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
+            case _:
+                raise AssertionError(request)
         return Done() if problem is None else Refusal("invalid", problem)
 
 

@@ -45,19 +45,8 @@ from shard.subscriptions.registration import (
 )
 from shard.subscriptions.two_witnesses import DrainClaim
 
-RequestT = TypeVar(
-    "RequestT",
-    requests.AcknowledgeBatch,
-    requests.BeginDeliveries,
-    requests.ConfirmDeadLetters,
-    requests.ParkKey,
-    requests.UnparkKey,
-    requests.Heartbeat,
-    requests.LeaveConsumer,
-    requests.ConfirmRevoked,
-)
-QueryT = TypeVar("QueryT", requests.DescribeSubscription, requests.ExplainSubscription, requests.PlanChanges)
-
+RequestT = TypeVar("RequestT", bound=ConsumerRequest)
+QueryT = TypeVar("QueryT", bound=SubscriptionRequest)
 
 FormerHoldings = dict[int, Mapping[SegmentSlice, Holding]]
 """Subscription → its holdings before a seek."""

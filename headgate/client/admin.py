@@ -44,6 +44,7 @@ from headgate.protocol.replies import (
 )
 from headgate.protocol.request_fields import (
     MAX_HELD_SEGMENTS,
+    ListRequest,
     PolicyField,
     Start,
     SubscriptionCommand,
@@ -66,14 +67,6 @@ T = TypeVar("T")
 ReplyT = TypeVar("ReplyT", bound=ReplyBody)
 RequestT = TypeVar("RequestT", bound=TopicRequest)
 PageT = TypeVar("PageT", bound=PageReply)
-ListRequestT = TypeVar(
-    "ListRequestT",
-    requests.ListTopics,
-    requests.ListProducers,
-    requests.ListSubscriptions,
-    requests.ListParkedKeys,
-    requests.DescribeBacklog,
-)
 
 EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
@@ -675,7 +668,7 @@ class Admin:
             )
         return described.topic_id, await positions_at(Ledger(store, described.shard), described, timestamp_ms)
 
-    async def _list(self, topic: str | None, request: ListRequestT, kind: type[PageT]) -> list[PageT]:
+    async def _list(self, topic: str | None, request: ListRequest, kind: type[PageT]) -> list[PageT]:
         """Return the pages of the shard of ``topic``; None: of all shards."""
         list_shard = partial(self._list_shard, request=request, kind=kind)
         if topic is not None:
@@ -683,7 +676,7 @@ class Admin:
         found = await asyncio.gather(*map(list_shard, range(self._all_shards())))
         return [page for pages in found for page in pages]
 
-    async def _list_shard(self, shard: int, request: ListRequestT, kind: type[PageT]) -> list[PageT]:
+    async def _list_shard(self, shard: int, request: ListRequest, kind: type[PageT]) -> list[PageT]:
         pages = [await self._request(shard, request, kind)]
         while (after := pages[-1].next) is not None:
             pages.append(await self._request(shard, msgspec.structs.replace(request, after=after), kind))

@@ -66,6 +66,18 @@ class SubscriptionEntry(TopicEntry, frozen=True):
     subscription_id: int
 
 
+class TopicCommandEntry(TopicEntry, frozen=True, kw_only=True):
+    """What a command did to a topic. ``token``: that of the command; empty if the leader decided it."""
+
+    token: str = ""
+
+
+class SubscriptionCommandEntry(SubscriptionEntry, frozen=True, kw_only=True):
+    """What a command did to a subscription. ``token``: as above; also empty if a consumer registered."""
+
+    token: str = ""
+
+
 class TermStarted(Entry, frozen=True, tag="term_started"):
     """First entry of a leader term. Creating its chunk makes ``instance`` the leader.
 
@@ -192,12 +204,11 @@ class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowled
     resumed: list[tuple[bytes, int]] = []
 
 
-class TopicCreated(TopicEntry, frozen=True, tag="topic_created"):
+class TopicCreated(TopicCommandEntry, frozen=True, tag="topic_created"):
     """``user`` created a topic with ``segments`` equal segments of ``buckets`` key buckets each."""
 
     topic: str
     segments: int
-    token: str
     buckets: int = KEY_BUCKETS
     user: str = ANONYMOUS
 
@@ -215,7 +226,7 @@ class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     end_offset: int | None = None
 
 
-class TopicImported(TopicEntry, frozen=True, tag="topic_imported"):
+class TopicImported(TopicCommandEntry, frozen=True, tag="topic_imported"):
     """``user`` imported an external topic with all segments that its source has had so far.
 
     headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has
@@ -223,7 +234,6 @@ class TopicImported(TopicEntry, frozen=True, tag="topic_imported"):
     """
 
     topic: str
-    token: str
     segments: list[ImportedSegment]
     positions: Positions
     hash_bits: int = 0
@@ -231,18 +241,15 @@ class TopicImported(TopicEntry, frozen=True, tag="topic_imported"):
     user: str = ANONYMOUS
 
 
-class LayoutExtended(TopicEntry, frozen=True, tag="layout_extended"):
+class LayoutExtended(TopicCommandEntry, frozen=True, tag="layout_extended"):
     """The source of an external topic split or merged: new segments, and known ones with their end offsets."""
 
-    token: str
     created: list[ImportedSegment]
     sealed: dict[int, int]
 
 
-class TopicDeleted(TopicEntry, frozen=True, tag="topic_deleted"):
+class TopicDeleted(TopicCommandEntry, frozen=True, tag="topic_deleted"):
     """A topic and everything that belongs to it was removed."""
-
-    token: str
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,22 +274,20 @@ class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
 NO_POLICY = TopicPolicy()
 
 
-class TopicPolicySet(TopicEntry, frozen=True, tag="topic_policy_set"):
+class TopicPolicySet(TopicCommandEntry, frozen=True, tag="topic_policy_set"):
     """The topic's policy was replaced as a whole."""
 
     policy: TopicPolicy
-    token: str
 
 
-class SegmentSplit(TopicEntry, frozen=True, tag="segment_split"):
+class SegmentSplit(TopicCommandEntry, frozen=True, tag="segment_split"):
     """A segment was sealed at ``end_offset`` and its two halves were created. One entry, so never half done.
 
-    If the leader decided it and not a command, ``token`` is empty and ``reason`` says why.
+    If the leader decided it and not a command, ``reason`` says why.
     """
 
     segment: int
     end_offset: int
-    token: str
     reason: str = ""
 
 
@@ -294,25 +299,21 @@ class SegmentRolled(TopicEntry, frozen=True, tag="segment_rolled"):
     reason: str
 
 
-class SegmentsMerged(TopicEntry, frozen=True, tag="segments_merged"):
+class SegmentsMerged(TopicCommandEntry, frozen=True, tag="segments_merged"):
     """Two neighbors were sealed at their end offsets and one child was created. Other fields as for a split."""
 
     segments: tuple[int, int]
     end_offsets: tuple[int, int]
-    token: str
     reason: str = ""
 
 
-class SegmentsPruned(TopicEntry, frozen=True, tag="segments_pruned"):
+class SegmentsPruned(TopicCommandEntry, frozen=True, tag="segments_pruned"):
     """Sealed segments were removed from the layout after their retention, ancestors first. Their data is deleted next.
 
     Subscriptions lose what they have not acknowledged there.
-
-    ``token`` is empty if it was not a command.
     """
 
     segments: list[int]
-    token: str = ""
 
 
 class DataDeleted(TopicEntry, frozen=True, tag="data_deleted"):
@@ -321,11 +322,10 @@ class DataDeleted(TopicEntry, frozen=True, tag="data_deleted"):
     segments: list[int]
 
 
-class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_created"):
+class SubscriptionCreated(SubscriptionCommandEntry, frozen=True, tag="subscription_created"):
     """``user`` created a subscription at ``positions`` (segment → offset of its first record).
 
-    ``subscription_type`` None: not known until the first consumer registers. ``token`` is that of the command; empty
-    if its first consumer created it by registering.
+    ``subscription_type`` None: not known until the first consumer registers.
     """
 
     subscription: str
@@ -334,18 +334,13 @@ class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_crea
     positions: dict[int, int]
     balance: Balance = "count"
     user: str = ANONYMOUS
-    token: str = ""
 
 
-class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_configured"):
-    """The type of a subscription became known, or its order or balance changed.
-
-    ``token`` is that of the command that changed the order; empty if a consumer changed it by registering.
-    """
+class SubscriptionConfigured(SubscriptionCommandEntry, frozen=True, tag="subscription_configured"):
+    """The type of a subscription became known, or its order or balance changed."""
 
     subscription_type: SubscriptionType
     order: Order
-    token: str = ""
     balance: Balance = "count"
 
 
@@ -363,11 +358,10 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Retention does not wait for the subscription's acknowledgements."""
 
 
-class DeliveryPolicySet(SubscriptionEntry, frozen=True, tag="delivery_policy_set"):
+class DeliveryPolicySet(SubscriptionCommandEntry, frozen=True, tag="delivery_policy_set"):
     """The delivery policy of a subscription was replaced as a whole."""
 
     policy: DeliveryPolicy
-    token: str
 
 
 class DeliveriesBegun(SubscriptionEntry, frozen=True, tag="deliveries_begun"):
@@ -395,12 +389,11 @@ class KeyParked(SubscriptionEntry, frozen=True, tag="key_parked"):
     reason: str
 
 
-class KeyResumed(SubscriptionEntry, frozen=True, tag="key_resumed"):
+class KeyResumed(SubscriptionCommandEntry, frozen=True, tag="key_resumed"):
     """A command resumed a parked key. ``dropped``: the records that are parked now are not delivered."""
 
     key: bytes
     dropped: bool
-    token: str
 
 
 class KeyUnparked(SubscriptionEntry, frozen=True, tag="key_unparked"):
@@ -415,13 +408,11 @@ class ParkedRecordsStored(SubscriptionEntry, frozen=True, tag="parked_records_st
     numbers: list[int]
 
 
-class SubscriptionDeleted(SubscriptionEntry, frozen=True, tag="subscription_deleted"):
+class SubscriptionDeleted(SubscriptionCommandEntry, frozen=True, tag="subscription_deleted"):
     """A subscription and its positions were removed."""
 
-    token: str
 
-
-class SubscriptionSeek(SubscriptionEntry, frozen=True, tag="subscription_seek"):
+class SubscriptionSeek(SubscriptionCommandEntry, frozen=True, tag="subscription_seek"):
     """The subscription was moved to ``positions``. Acknowledgements of older seek generations are ignored.
 
     No segment has a holder any more. One entry, and not one for each segment: there may be thousands.
@@ -429,7 +420,6 @@ class SubscriptionSeek(SubscriptionEntry, frozen=True, tag="subscription_seek"):
 
     seek_generation: int
     positions: dict[int, int]
-    token: str
 
 
 class ConsumerRegistered(SubscriptionEntry, frozen=True, tag="consumer_registered"):
@@ -461,16 +451,15 @@ class ConsumerReconnected(SubscriptionEntry, frozen=True, tag="consumer_reconnec
     incarnation: int
 
 
-class ConsumerRemoved(SubscriptionEntry, frozen=True, tag="consumer_removed"):
+class ConsumerRemoved(SubscriptionCommandEntry, frozen=True, tag="consumer_removed"):
     """A consumer left, was evicted or replaced. What it held is free.
 
-    ``token`` is that of the command that evicted it; this incarnation must not register again. Otherwise empty.
+    With a ``token`` a command evicted it, and this incarnation must not register again.
     """
 
     consumer: str
     incarnation: int
     reason: LeaveReason
-    token: str = ""
 
 
 class SegmentGranted(SubscriptionEntry, frozen=True, tag="segment_granted"):

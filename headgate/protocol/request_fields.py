@@ -129,6 +129,12 @@ def require_fields(body: RequestBody) -> None:
             raise ConfigError(f"{field.name}={value!r:.60}: {error}") from None
 
 
+class Command(RequestBody, frozen=True, kw_only=True):
+    """The field of every command about a daemon, the cluster or a producer. ``token``: the same in each copy of it."""
+
+    token: Token
+
+
 class ListRequest(RequestBody, frozen=True, kw_only=True):
     """Fields of every request for a list, which is sent in pages. ``after``: the ``next`` of the previous page."""
 
@@ -148,14 +154,16 @@ class SubscriptionRequest(TopicRequest, frozen=True):
 
 
 class TopicCommand(TopicRequest, frozen=True, kw_only=True):
-    """The field of every command about a topic. ``topic_id``: of the one that was seen, and no other is changed."""
+    """Fields of every command about a topic. ``topic_id``: of the one that was seen, and no other is changed."""
 
+    token: Token
     topic_id: Natural | None = None
 
 
 class SubscriptionCommand(SubscriptionRequest, frozen=True, kw_only=True):
     """Fields of every command about a subscription. ``topic_id`` and ``subscription_id``: see `TopicCommand`."""
 
+    token: Token
     topic_id: Natural | None = None
     subscription_id: Natural | None = None
 

@@ -23,6 +23,7 @@ from headgate.protocol.request_fields import (
     Behind,
     Bucket,
     Checkpoint,
+    Command,
     ConsumerRequest,
     DelayMs,
     DeliveryCount,
@@ -53,7 +54,7 @@ from headgate.protocol.request_fields import (
 )
 
 
-class TransferShard(RequestBody, frozen=True, tag="transfer_shard"):
+class TransferShard(Command, frozen=True, tag="transfer_shard"):
     """Transfer the shard to a daemon, which has read its ledger before the present leader stops.
 
     The reply ``done`` is that of the new leader: the old one does not reply if the transfer succeeds. The envelope
@@ -61,33 +62,29 @@ class TransferShard(RequestBody, frozen=True, tag="transfer_shard"):
     """
 
     daemon: Name
-    token: Token
 
 
-class SetShards(RequestBody, frozen=True, tag="set_shards"):
+class SetShards(Command, frozen=True, tag="set_shards"):
     """Give the cluster ``shards`` in place of ``before``, if that is its number. Any leader stores it."""
 
     shards: ShardCount
     before: ShardCount
-    token: Token
 
 
-class SetMaintenance(RequestBody, frozen=True, tag="set_maintenance"):
+class SetMaintenance(Command, frozen=True, tag="set_maintenance"):
     """Begin or end the maintenance of a daemon. Any leader stores it, whatever its shard."""
 
     daemon: Name
     on: bool
-    token: Token
 
 
-class RaiseLevel(RequestBody, frozen=True, tag="raise_level"):
+class RaiseLevel(Command, frozen=True, tag="raise_level"):
     """Raise the feature level of the cluster, if every daemon supports ``level``. Any leader does it.
 
     A level that the cluster has already is ``done``, so a late copy changes nothing.
     """
 
     level: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    token: Token
 
 
 def _require_whole_identity(producer_id: int | None, producer_epoch: int, sequence: int | None) -> None:
@@ -332,11 +329,10 @@ class DescribeProducer(RequestBody, frozen=True, tag="describe_producer"):
     producer: Name
 
 
-class DeleteProducer(RequestBody, frozen=True, tag="delete_producer"):
+class DeleteProducer(Command, frozen=True, tag="delete_producer"):
     """Delete a named producer of one shard, with its source positions. Its sender is shut out."""
 
     producer: Name
-    token: Token
 
 
 class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
@@ -447,7 +443,6 @@ class ImportTopic(TopicCommand, frozen=True, tag="import_topic"):
     ``shards``: see `CreateTopic`; an update needs none.
     """
 
-    token: Token
     segments: Annotated[list[SegmentImport], Meta(min_length=1, max_length=4096)]
     positions: Positions = "offsets"
     hash_bits: Annotated[int, Meta(ge=0, le=128)] = 0
@@ -461,7 +456,6 @@ class ImportTopic(TopicCommand, frozen=True, tag="import_topic"):
 class DeleteTopic(TopicCommand, frozen=True, tag="delete_topic"):
     """Delete a topic. ``force`` is required while consumers use it."""
 
-    token: Token
     force: bool = False
 
 
@@ -494,20 +488,17 @@ class SplitSegment(TopicCommand, frozen=True, tag="split_segment"):
     """Split an active segment at the middle of its range."""
 
     segment: Natural
-    token: Token
 
 
 class MergeSegments(TopicCommand, frozen=True, tag="merge_segments"):
     """Merge two active segments with adjacent ranges."""
 
     segments: tuple[Natural, Natural]
-    token: Token
 
 
 class SetTopicPolicy(TopicCommand, frozen=True, tag="set_topic_policy"):
     """Override cluster settings for one topic. None leaves a field as it is; ``reset`` removes overrides."""
 
-    token: Token
     policy: TopicPolicy = NO_POLICY
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
@@ -515,7 +506,6 @@ class SetTopicPolicy(TopicCommand, frozen=True, tag="set_topic_policy"):
 class PruneTopic(TopicCommand, frozen=True, tag="prune_topic"):
     """Prune every drained segment now, regardless of retention. ``dry_run``: only report what would be pruned."""
 
-    token: Token
     dry_run: bool = False
 
 
@@ -574,7 +564,6 @@ class CreateSubscription(SubscriptionRequest, frozen=True, tag="create_subscript
 class DeleteSubscription(SubscriptionCommand, frozen=True, tag="delete_subscription"):
     """Delete a subscription. ``force`` is required while it has consumers."""
 
-    token: Token
     force: bool = False
 
 
@@ -585,7 +574,6 @@ class EvictConsumer(SubscriptionCommand, frozen=True, tag="evict_consumer"):
     """
 
     consumer: Name
-    token: Token
     consumer_incarnation: Natural | None = None
 
 
@@ -597,7 +585,6 @@ class SeekSubscription(SubscriptionCommand, frozen=True, tag="seek_subscription"
     ``topic_id``: of the topic that they are of.
     """
 
-    token: Token
     to: Start | None = None
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     dry_run: bool = False
@@ -608,7 +595,6 @@ class SetSubscriptionOrder(SubscriptionCommand, frozen=True, tag="set_subscripti
     """Make children wait for their ancestors (``strict``) or not (``none``), from now on."""
 
     order: Order
-    token: Token
 
 
 class SetDeliveryPolicy(SubscriptionCommand, frozen=True, tag="set_delivery_policy"):
@@ -619,7 +605,6 @@ class SetDeliveryPolicy(SubscriptionCommand, frozen=True, tag="set_delivery_poli
     subscription has only ``ignored_by_retention``.
     """
 
-    token: Token
     max_deliveries: Annotated[int, Meta(ge=0, le=MAX_DELIVERIES)] | None = None
     ack_timeout_ms: DelayMs | None = None
     dead_letter_topic: Annotated[str, Meta(max_length=100)] | None = None
@@ -639,7 +624,6 @@ class ResumeKey(SubscriptionCommand, frozen=True, tag="resume_key"):
     """Deliver the records of a parked key in order, before newer ones. ``drop``: without those that are parked now."""
 
     key: ParkedKeyBytes
-    token: Token
     drop: bool = False
 
 
@@ -663,7 +647,7 @@ def is_command(body: RequestBody) -> bool:
 
     A producer is opened without one: what an opening leaves behind is forgotten.
     """
-    return "token" in body.__struct_fields__ and not isinstance(body, OpenProducer)
+    return isinstance(body, Command | CreateTopic | TopicCommand | CreateSubscription | SubscriptionCommand)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

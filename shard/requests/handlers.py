@@ -150,7 +150,7 @@ def require_seen(body: RequestBody, state: ShardState) -> None:
     """Refuse a command about another topic, subscription or program than its sender has seen; not a repeated one."""
     if not isinstance(body, TopicCommand | SubscriptionCommand | CreateSubscription):
         return
-    if getattr(body, "token", None) in state.commands:
+    if body.token in state.commands:
         return
     if body.topic_id is not None:
         topic = find_topic(body.topic, state)

@@ -264,8 +264,8 @@ class ShardState:
             case _:
                 assert isinstance(entry, e.SubscriptionEntry), f"an entry that nothing folds: {entry}"
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
-        if not isinstance(entry, e.ProducerOpened):
-            self._remember_command(getattr(entry, "token", ""))
+        if isinstance(entry, e.TopicCommandEntry | e.SubscriptionCommandEntry | e.ProducerDeleted):
+            self._remember_command(entry.token)
 
     def segments(self) -> set[tuple[int, int]]:
         """Return topic id and number of all segments that exist."""

@@ -8,6 +8,7 @@ from msgspec import inspect as shapes
 from headgate.protocol import backlog, codec, replies, request_fields, requests
 from headgate.protocol.replies import PageReply, Push, ReplyBody
 from headgate.protocol.request_fields import (
+    Command,
     ConsumerRequest,
     HashText,
     Label,
@@ -41,6 +42,7 @@ UNDOCUMENTED = (
     cluster.LedgerEvent,
     msgspec.Struct,
     RequestBody,
+    Command,
     TopicRequest,
     TopicCommand,
     SubscriptionRequest,

@@ -30,7 +30,7 @@ def test_the_level_is_shown_and_raised(invoke, cluster, newest, problems, shown,
     assert invoke("cluster", "upgrade", "--dry-run").stdout == shown
     assert [] == cluster.calls
     document = json.loads(invoke("cluster", "upgrade", "--json").stdout)
-    assert [RaiseLevel(level, "") for level in raised] == cluster.calls
+    assert [RaiseLevel(level, token="") for level in raised] == cluster.calls
     assert document == {"level": newest, "newest": newest, "problems": []}
     assert [judged] == [each.level for each in judge_cluster(cluster.overview, "1") if each.check == "feature level"]
     assert report_lines(cluster.overview)[0].startswith("cluster local: feature level 1, ")
@@ -57,5 +57,5 @@ def test_drain_says_who_can_take_the_shards(invoke, cluster, others, text):
     cluster.overview = overview(daemons=[daemon(name, spread=spread) for name, spread in [("vm-1", None), *others]])
     result = invoke("daemon", "drain", "vm-1")
     assert f"daemon vm-1 is in maintenance; {text}" in result.stderr + result.stdout
-    assert cluster.calls == [SetMaintenance("vm-1", True, "")]
+    assert cluster.calls == [SetMaintenance("vm-1", True, token="")]
     assert "it leads no shard" in invoke("daemon", "drain", "vm-9").stderr

@@ -38,4 +38,4 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
     invoke("subscription", "create", "orders", "audit", "--max-processing", "90")
 
-    assert SetDeliveryPolicy("orders", "audit", "", max_processing_ms=90_000) == cluster.calls[1]
+    assert SetDeliveryPolicy("orders", "audit", token="", max_processing_ms=90_000) == cluster.calls[1]

@@ -51,7 +51,7 @@ def test_a_key_is_text_or_base64_and_a_document_says_which(dropped: bool, invoke
     of = {"topic": "orders", "subscription": "billing"}
     expected = of | {"dropped": True, "records": 1} if dropped else {"resumed": True}
     assert {"key": "/w==", "key_encoding": "base64"} | expected == document
-    assert [ResumeKey(*BILLING, key, "", drop=dropped) for key in (b"k1", b"\xff")] == cluster.calls
+    assert [ResumeKey(*BILLING, key, token="", drop=dropped) for key in (b"k1", b"\xff")] == cluster.calls
     refused = invoke(*command, "no", "--base64")
     assert (2, "headgate: Invalid value for KEY: 'no' is not base64") == (refused.exit_code, refused.stderr[:51])
 

@@ -28,7 +28,7 @@ def orders(cluster: FakeCluster) -> None:
     cluster.subscriptions.append(replace(subscription("orders", "billing"), point=(7, 99)))
 
 
-WANTED = SeekSubscription("orders", "billing", "", positions=[(0, 5), (1, 0)], history=[(7, 99)], topic_id=1)
+WANTED = SeekSubscription("orders", "billing", token="", positions=[(0, 5), (1, 0)], history=[(7, 99)], topic_id=1)
 
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> 
 
     assert "subscription jobs of o: dead after 3 deliveries, dead letters in dead" in result.stderr
     assert [
-        SetDeliveryPolicy("o", "jobs", "", max_deliveries=3, dead_letter_topic="dead"),
-        SetDeliveryPolicy("o", "jobs", "", ack_timeout_ms=0, max_processing_ms=90_000),
+        SetDeliveryPolicy("o", "jobs", token="", max_deliveries=3, dead_letter_topic="dead"),
+        SetDeliveryPolicy("o", "jobs", token="", ack_timeout_ms=0, max_processing_ms=90_000),
     ] == cluster.calls
     assert "policy" in document

@@ -37,30 +37,30 @@ def orders(cluster: FakeCluster) -> FakeCluster:
     [
         (("topic", "create", "new"), CreateTopic("new", "", 1)),
         (("topic", "create", "new", "--segments", "4"), CreateTopic("new", "", 4)),
-        (("topic", "split", "orders", "0"), SplitSegment("orders", 0, "")),
-        (("topic", "merge", "orders", "0", "1"), MergeSegments("orders", (0, 1), "")),
+        (("topic", "split", "orders", "0"), SplitSegment("orders", 0, token="")),
+        (("topic", "merge", "orders", "0", "1"), MergeSegments("orders", (0, 1), token="")),
         (
             ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
-            SetTopicPolicy("orders", "", TopicPolicy(auto_split=True, auto_merge=False, max_segments=16)),
+            SetTopicPolicy("orders", token="", policy=TopicPolicy(auto_split=True, auto_merge=False, max_segments=16)),
         ),
         (
             ("topic", "set", "orders", "--max-age", "7d", "--min-segments", "2"),
-            SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=604_800_000, min_segments=2)),
+            SetTopicPolicy("orders", token="", policy=TopicPolicy(max_age_ms=604_800_000, min_segments=2)),
         ),
         (
             ("topic", "set", "orders", "--max-age", "none"),
-            SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=-1)),
+            SetTopicPolicy("orders", token="", policy=TopicPolicy(max_age_ms=-1)),
         ),
         (
             ("topic", "set", "orders", "--auto-split", "default", "--max-age", "default"),
-            SetTopicPolicy("orders", "", reset=["auto_split", "max_age_ms"]),
+            SetTopicPolicy("orders", token="", reset=["auto_split", "max_age_ms"]),
         ),
-        (("topic", "delete", "orders", "--yes"), DeleteTopic("orders", "")),
-        (("topic", "delete", "orders", "--force", "-y"), DeleteTopic("orders", "", force=True)),
-        (("subscription", "delete", "orders", "billing", "--yes"), DeleteSubscription("orders", "billing", "")),
+        (("topic", "delete", "orders", "--yes"), DeleteTopic("orders", token="")),
+        (("topic", "delete", "orders", "--force", "-y"), DeleteTopic("orders", token="", force=True)),
+        (("subscription", "delete", "orders", "billing", "--yes"), DeleteSubscription("orders", "billing", token="")),
         (
             ("subscription", "delete", "orders", "billing", "--force", "--yes"),
-            DeleteSubscription("orders", "billing", "", force=True),
+            DeleteSubscription("orders", "billing", token="", force=True),
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
 ):
     result = invoke("topic", "prune", "orders", *flags)
 
-    assert orders.calls == [PruneTopic("orders", "", dry_run=flags == ("--dry-run",))]
+    assert orders.calls == [PruneTopic("orders", token="", dry_run=flags == ("--dry-run",))]
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
     assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
     assert "billing' has acknowledged 5 of 12 records" in result.stdout
