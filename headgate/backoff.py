@@ -1,6 +1,9 @@
-"""Pauses between attempts, and when a child process is started again. Pure: randomness is passed in."""
+"""Pauses between attempts, between reports of an event that repeats, and between starts of a child process.
 
-from collections.abc import Callable
+Pure: randomness is passed in.
+"""
+
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
@@ -64,6 +67,49 @@ class BackoffSchedule:
 
     def reset(self) -> None:
         self._failures = 0
+
+
+class ReportLimit:
+    """The causes that were reported in the last ``interval_seconds``.
+
+    Their number is limited, because an attacker may have many addresses. At ``max_causes`` all are forgotten,
+    and are reported once more.
+    """
+
+    def __init__(self, interval_seconds: float, max_causes: int = 1) -> None:
+        self._interval_seconds = interval_seconds
+        self._max_causes = max_causes
+        self._reported_at: dict[Hashable, float] = {}
+
+    def is_due(self, now: float, cause: Hashable = None) -> bool:
+        """Return whether to report ``cause`` at ``now``, in seconds of a steady clock; if so, it counts as reported."""
+        reported_at = self._reported_at.get(cause)
+        if reported_at is not None and now - reported_at < self._interval_seconds:
+            return False
+        if len(self._reported_at) >= self._max_causes:
+            self._reported_at.clear()
+        self._reported_at[cause] = now
+        return True
+
+
+class ConditionReport:
+    """When to report a condition that lasts: at once when it begins or changes, then after growing pauses."""
+
+    def __init__(self, pauses: Backoff) -> None:
+        self._pauses = pauses
+        self._condition: Hashable = None
+        self._reports = 0
+        self._next_at = 0.0
+
+    def is_due(self, now: float, condition: Hashable) -> bool:
+        """Return whether to report ``condition`` at ``now``; None: it has ended."""
+        if condition != self._condition:
+            self._condition, self._reports = condition, 0
+        elif condition is None or now < self._next_at:
+            return False
+        self._next_at = now + self._pauses.bound_seconds(self._reports)
+        self._reports += 1
+        return condition is not None
 
 
 RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)

@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from headgate.log.report_limit import ReportLimit
+from headgate.backoff import ReportLimit
 from headgate.process.background import end_tasks
 from headgate.transport.loopback import host_port
 from metrics import events

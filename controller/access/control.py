@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from headgate.log.report_limit import ReportLimit
+from headgate.backoff import ReportLimit
 from headgate.protocol.codec import user_of
 from metrics import events
 from metrics.label_values import Quota

@@ -17,7 +17,7 @@ from controller.backlog.merge import backlogs, external_queries
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
-from headgate.log.report_limit import ConditionReport
+from headgate.backoff import Backoff, ConditionReport
 from headgate.process.background import cancel_and_wait
 from headgate.protocol.codec import Page, follows
 from headgate.protocol.replies import BacklogReply
@@ -52,7 +52,7 @@ class BacklogService:
     _table_errors: dict[str, str] = field(default_factory=dict)
     """External topic → the logged error of its tables."""
     _not_counted: ConditionReport = field(
-        default_factory=lambda: ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
+        default_factory=lambda: ConditionReport(Backoff(first_seconds=60.0, longest_seconds=3600.0))
     )
     _query_task: asyncio.Task[None] | None = None
 

@@ -29,8 +29,8 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
+from headgate.backoff import ReportLimit
 from headgate.errors import TransportError
-from headgate.log.report_limit import ReportLimit
 from headgate.model.headers import header_bytes, wrong_headers
 from headgate.model.layout import ShardMap
 from headgate.protocol.codec import all_publications_filters, confirmations_prefix, parse_publish_address

@@ -56,7 +56,6 @@ from shard.requests.handlers import (
     find_topic,
     handler,
 )
-from shard.requests.tick import TICK_INTERVAL_SECONDS, expired_producers, tick_pause_seconds
 from shard.requests.verdicts import (
     Accept,
     Duplicate,
@@ -66,7 +65,7 @@ from shard.requests.verdicts import (
     judge_term,
     route_batch,
 )
-from shard.state.ledger_time import IDLE_CHUNK_MS
+from shard.state.ledger_time import IDLE_CHUNK_MS, TICK_INTERVAL_SECONDS, tick_pause_seconds
 from shard.state.shard_state import ShardState
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal
@@ -120,8 +119,7 @@ class TermTimers:
                 await self.commit.check_for_successor()
 
     def _expire_producers(self) -> None:
-        expired = expired_producers(
-            self.state.producers,
+        expired = self.state.producers.expired(
             age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
             idle_ms=int(self.context.ingest.producer_idle_seconds * 1000),
             max_anonymous=self.context.ingest.max_producers,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.leader.request_decoding import Address
-from headgate.log.report_limit import ReportLimit
+from headgate.backoff import ReportLimit
 from headgate.protocol import codec
 from headgate.protocol.codec import (
     MAX_REPLY_BYTES,

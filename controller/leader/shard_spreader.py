@@ -1,8 +1,8 @@
 """Keeps the shards spread over the daemons: one daemon's share of the work.
 
-`controller.leadership.policy.spread` decides where each shard should be, from ZooKeeper's view, and
-`controller.leadership.policy.spread` which transfers this daemon starts. This module reads the view, registers
-this daemon, starts transfers of shards that this daemon leads, and gives all of them away before it stops.
+`controller.leadership.policy.spread` decides where each shard should be, from ZooKeeper's view, and which transfers
+this daemon starts. This module reads the view, registers this daemon, starts transfers of shards that this daemon
+leads, and gives all of them away before it stops.
 
 `controller.leadership.policy.standby` decides which daemons keep the state of each shard. The leader of a shard has
 its first successor placed behind itself in the queue.

@@ -43,9 +43,9 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.runner import SparkRunner
 from drain.spark.session import build_session
 from drain.table_mapping import read_tables
+from headgate.backoff import ReportLimit
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
-from headgate.log.report_limit import ReportLimit
 from headgate.model.text import UNREADABLE_JSON
 from headgate.process.background import cancel_and_wait
 from headgate.settings.command_parser import CommandParser

@@ -1,4 +1,4 @@
-"""The time by which everything in a shard expires: ledger time, how much of it was lived, and the clock behind it.
+"""The time by which everything in a shard expires: ledger time, how much was lived, its clock, and when it is checked.
 
 Ledger time is the ``at_ms`` of the chunks: the clock of their leaders, never falling. It is meant
 for people ("records since Monday"), so it follows the clock over an outage. An age must not: a
@@ -9,6 +9,10 @@ clock that is wrong by a week would expire, within a second, whatever expires wi
 2. An idle leader commits an empty chunk every `IDLE_CHUNK_MS`, so that idle time counts in full.
 3. Ages are never too high by more than one step for each start of a term. They are too low after
    an outage, and while ledger time waits for a clock that was ahead: things expire later.
+4. A leader that writes checks its deadlines every `TICK_INTERVAL_SECONDS`. A tick itself may leave work for the next
+   one, such as more consumers to evict; its entries are being written then.
+5. An idle leader waits longer: no deadline is exceeded by more than a tenth of the shortest duration, or by
+   `IDLE_TICK_INTERVAL_SECONDS`. A daemon with hundreds of quiet shards would spend its idle time on their ticks.
 
 etcd does the same for leases: time without a leader does not count, and the rest of it is kept in
 the log (etcd-io/etcd#13508).
@@ -23,6 +27,13 @@ IDLE_CHUNK_MS: Final = MAX_STEP_MS - 600_000
 """A chunk that is late by ten minutes loses nothing. On a bucket, each costs 20 requests of those who read it."""
 MAX_SKIPS: Final = 64
 """Steps that are remembered separately. Beyond it, the two oldest are joined, which lowers ages."""
+
+TICK_INTERVAL_SECONDS: Final = 0.25
+"""Shortest pause between two ticks."""
+IDLE_TICK_INTERVAL_SECONDS: Final = 1.0
+"""Longest pause, which is also how often an idle leader checks for a successor."""
+MAX_LATENESS: Final = 0.1
+"""Part of the shortest duration by which a deadline may be exceeded."""
 
 
 @dataclass(slots=True)
@@ -87,3 +98,13 @@ class SteadyClock:
         self._offset_ms += step_ms
         self.step_ms = 0
         return wall_ms
+
+
+def tick_pause_seconds(*durations_seconds: float, idle: bool) -> float:
+    """Return the pause before the next tick.
+
+    ``durations_seconds``: how far deadlines are ahead when they begin. ``idle``: nothing is being written.
+    """
+    if not idle:
+        return TICK_INTERVAL_SECONDS
+    return min(IDLE_TICK_INTERVAL_SECONDS, max(TICK_INTERVAL_SECONDS, MAX_LATENESS * min(durations_seconds)))

@@ -1,12 +1,12 @@
 """The producers of a shard: their identities, names, positions and finished batches. Part of the fold.
 
 A named producer stays until it is deleted; only its deduplication window expires. An anonymous one
-is removed as a whole. Which of them expire is decided in shard.requests.tick.
+is removed as a whole.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
@@ -286,6 +286,33 @@ class Producers(Mapping[int, ProducerState]):
         """Forget the positions in a topic, which is deleted: one that is created again under its name has others."""
         for producer_id in self._names.values():
             self[producer_id].source_positions.pop(topic_id, None)
+
+    def expired(
+        self, *, age_ms: Callable[[int], int], idle_ms: int, max_anonymous: int, durable: int
+    ) -> e.ProducersExpired | None:
+        """Decide what a shard forgets of its producers.
+
+        * An anonymous producer is forgotten when it has been idle for too long, or when there are too many: then the
+          least recently used first.
+        * Of a named producer only the deduplication window is dropped, after the same idle time. Its name, id, epoch,
+          next sequence and source position stay until it is deleted.
+        * Nothing that a batch in flight has used is forgotten: a repetition of the batch needs it.
+
+        ``age_ms`` returns the age of a ledger time. ``durable``: the newest durable chunk.
+        """
+
+        def idle(group: Mapping[int, ProducerState], surplus: int) -> Iterator[int]:
+            """Yield the ids of ``group``, least recently used first, until one that has to stay."""
+            for index, (producer_id, producer) in enumerate(group.items()):
+                expendable = index < surplus or age_ms(producer.last_at_ms) > idle_ms
+                if not expendable or producer.last_chunk > durable:
+                    return
+                yield producer_id
+
+        surplus = len(self.anonymous) - max_anonymous
+        removed = list(islice(idle(self.anonymous, surplus), MAX_EXPIRED_AT_ONCE))
+        windows = list(islice(idle(self.with_window, 0), MAX_EXPIRED_AT_ONCE))
+        return e.ProducersExpired(producer_ids=removed, windows=windows) if removed or windows else None
 
     def expire(self, entry: e.ProducersExpired) -> None:
         for producer_id in entry.producer_ids:

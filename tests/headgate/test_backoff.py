@@ -1,4 +1,4 @@
-"""Backoff: how pauses rise, between which bounds they are drawn, and when they start again."""
+"""How pauses rise, between which bounds they are drawn, and when they start again; when a report is due."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.backoff import Backoff, BackoffSchedule
+from headgate.backoff import Backoff, BackoffSchedule, ConditionReport, ReportLimit
 
 DRAWS = st.floats(min_value=0, max_value=1)
 
@@ -41,3 +41,31 @@ def test_a_schedule_rises_with_each_failure_and_starts_again_after_a_success() -
     assert [1, 2, 4, 4] == [schedule.next_seconds() for _ in range(4)]
     schedule.reset()
     assert 1 == schedule.bound_seconds == schedule.next_seconds()
+
+
+def test_a_cause_is_reported_once_in_an_interval() -> None:
+    limit = ReportLimit(60.0)
+
+    assert [True, False, False, True, False] == [limit.is_due(now) for now in (0.0, 1.0, 59.9, 60.0, 119.9)]
+
+
+def test_causes_are_reported_independently() -> None:
+    limit = ReportLimit(60.0, max_causes=2)
+
+    assert [True, True, False, False] == [limit.is_due(5.0, cause) for cause in "abab"]
+
+
+def test_beyond_the_limit_of_causes_all_are_forgotten() -> None:
+    limit = ReportLimit(float("inf"), max_causes=2)
+
+    assert [True, True, True, True, False] == [limit.is_due(5.0, cause) for cause in "abcac"]
+
+
+def test_a_condition_that_lasts_is_reported_ever_less_often_and_each_change_at_once() -> None:
+    report = ConditionReport(Backoff(first_seconds=60.0, longest_seconds=240.0))
+    lasting = [now for now in range(0, 1200, 15) if report.is_due(float(now), "a gap")]
+
+    assert [0, 60, 180, 420, 660, 900, 1140] == lasting
+    assert [True, False, False, True] == [
+        report.is_due(1200.0, each) for each in ("damaged", "damaged", None, "damaged")
+    ]

@@ -242,7 +242,7 @@ BUGS = (
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
     Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.codec:batch_digest", always(bytes(16))),
     Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
-    Bug("Named producers expire like anonymous ones.", "shard.requests.tick:expired_producers", _expiring_names),
+    Bug("Named producers expire like anonymous ones.", "shard.state.producers:Producers.expired", _expiring_names),
     # Segments, records and what they are counted as
     Bug("An external topic may have any graph.", "shard.requests.source_listing:check_graph", always(None)),
     # Leadership

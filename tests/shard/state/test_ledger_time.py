@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard.state.ledger_time import IDLE_CHUNK_MS, LedgerTime, SteadyClock
+from shard.state.ledger_time import IDLE_CHUNK_MS, LedgerTime, SteadyClock, tick_pause_seconds
 
 MAX_STEP_MS = 3_600_000
 MAX_SKIPS = 64
@@ -38,6 +38,7 @@ def test_a_step_since_the_newest_chunk_counts_at_most_an_hour() -> None:
 
 
 def test_only_what_exceeds_an_hour_is_remembered_as_a_step() -> None:
+    assert [] == time_after().skips, "the first chunk is none"
     assert [] == time_after(START + MAX_STEP_MS).skips
     assert [(START + MAX_STEP_MS + 1, 1)] == time_after(START + MAX_STEP_MS + 1).skips
 
@@ -56,10 +57,6 @@ def test_the_steps_of_64_outages_are_remembered_separately() -> None:
 
     time.advance(START + 65 * DAY)
     assert time.age_ms(START + DAY, time.at_ms) < 64 * MAX_STEP_MS, "the two oldest are joined"
-
-
-def test_the_first_chunk_is_no_step() -> None:
-    assert [] == time_after().skips
 
 
 def test_ledger_time_waits_for_a_clock_that_was_ahead() -> None:
@@ -175,3 +172,16 @@ def test_a_small_difference_is_followed_at_once(step_ms: int) -> None:
 
     assert machine.error_after(1) == step_ms
     assert machine.clock.step_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("shortest_seconds", "idle", "pause_seconds"),
+    [
+        pytest.param(15.0, False, 0.25, id="a leader that writes checks four times a second"),
+        pytest.param(5.0, True, 0.5, id="an idle one exceeds its shortest deadline by a tenth at most"),
+        pytest.param(15.0, True, 1.0, id="once a second, if no deadline needs more"),
+        pytest.param(0.1, True, 0.25, id="never more often than one that writes"),
+    ],
+)
+def test_a_leader_checks_its_deadlines(shortest_seconds: float, idle: bool, pause_seconds: float) -> None:
+    assert pause_seconds == tick_pause_seconds(60.0, shortest_seconds, idle=idle)

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from headgate.model import entries as e
-from shard.state.producers import MAX_DELETED_NAMES, DeletedName, FinishedBatch, FinishedBatches, Producers
+from shard.state.producers import (
+    MAX_DELETED_NAMES,
+    DeletedName,
+    FinishedBatch,
+    FinishedBatches,
+    Producers,
+    ProducerState,
+)
 from shard.state.shard_state import ShardState
 from tests.support.whole_state import everything
 
@@ -214,3 +221,73 @@ def test_a_restored_window_has_the_same_batches():
     assert [batch(0), batch(1), batch(2)] == list(restored)
     assert FinishedBatches([batch(0), batch(1), batch(2)]) == restored
     assert restored.pack() == FinishedBatches([batch(0), batch(1), batch(2)]).pack()
+
+
+NOW = 1000
+IDLE = NOW - 1
+"""Used last at this time: idle for too long."""
+
+
+def producers(*known: ProducerState) -> Producers:
+    found = Producers()
+    for producer in known:
+        found.restore(producer)
+    return found
+
+
+def anonymous(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> ProducerState:
+    return ProducerState(producer_id, 0, None, f"t{producer_id}", last_at_ms=used_at, last_chunk=chunk)
+
+
+def named(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> ProducerState:
+    finished = FinishedBatches([FinishedBatch(0, chunk, 1, b"", [])])
+    name, token = f"n{producer_id}", f"t{producer_id}"
+    return ProducerState(producer_id, 0, name, token, 1, finished=finished, last_at_ms=used_at, last_chunk=chunk)
+
+
+def expired(known: Producers, *, max_anonymous: int = 10, durable: int = 1) -> tuple[list[int], list[int]]:
+    entry = known.expired(age_ms=lambda at_ms: NOW - at_ms, idle_ms=0, max_anonymous=max_anonymous, durable=durable)
+    return ([], []) if entry is None else (entry.producer_ids, entry.windows)
+
+
+def test_an_idle_anonymous_producer_is_removed_and_an_idle_named_one_loses_its_window() -> None:
+    known = producers(anonymous(1, used_at=IDLE), named(2, used_at=IDLE), anonymous(3), named(4))
+
+    assert ([1], [2]) == expired(known)
+
+
+def test_above_the_limit_the_least_recently_used_anonymous_producers_are_removed() -> None:
+    """Named producers do not count, and never make space."""
+    known = producers(named(1), anonymous(2), anonymous(3), anonymous(4), named(5))
+
+    assert ([2], []) == expired(known, max_anonymous=2)
+    assert ([], []) == expired(known, max_anonymous=3)
+
+
+def test_a_producer_with_a_batch_in_flight_does_not_expire() -> None:
+    """Its next batch, or a repetition of this one, needs its history."""
+    known = producers(anonymous(1, used_at=IDLE, chunk=2), named(2, used_at=IDLE, chunk=2))
+
+    assert ([], []) == expired(known, max_anonymous=0)
+    assert ([1], [2]) == expired(known, durable=2)
+
+
+def test_a_named_producer_without_a_window_does_not_expire_again() -> None:
+    known = producers(named(2, used_at=IDLE))
+    known.expire(e.ProducersExpired(producer_ids=[], windows=[2]))
+
+    assert ([], []) == expired(known)
+
+
+def test_one_entry_is_limited() -> None:
+    """Applying it must not stop the daemon for long; the rest follows with the next tick."""
+    count = 2001
+    known = producers(
+        *(
+            make(n, used_at=IDLE)
+            for make, first in ((anonymous, 0), (named, count))
+            for n in range(first, first + count)
+        )
+    )
+
+    assert [2000] * 2 == [len(each) for each in expired(known)]
