@@ -9,8 +9,9 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -19,7 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
-from controller.cluster.config import ClusterConfig, join_cluster
+from controller.cluster.config import ClusterConfig, LedgerIdentity, join_cluster
 from controller.cluster.own_status import shard_statuses
 from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
@@ -85,6 +86,16 @@ def read_clocks() -> tuple[int, int]:
     return int(time.clock_gettime(time.CLOCK_REALTIME) * 1000), time.clock_gettime_ns(elapsed) // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a daemon has once it has joined its cluster. Before, it answers health and metrics only."""
+
+    config: ClusterConfig
+    elections: ZooKeeperElections
+    growth: ShardGrowth
+    spreader: ShardSpreader
+
+
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
@@ -98,7 +109,7 @@ class Daemon:
         self._restoring = SerialSteps(TurnBudget(), self._garbage.keep)
         self._read_clocks = read_clocks
         self._clock = SteadyClock(*read_clocks())
-        self._controllers: list[ShardController] = []
+        self._joined: Joined | None = None
         self._ticked_at = 0.0
         self._election_events = ElectionEvents(
             lambda: self._controllers,
@@ -115,10 +126,18 @@ class Daemon:
             instance=self.instance,
             cluster=settings.cluster.name,
             version=VERSION,
+            url=self._url,
             health=self.health,
             leader_of=self._leader_of,
             now_ms=self._now_ms,
-            peers=Peers(self.instance, lambda: read_peer_tls(self.settings.http)),
+            peers=Peers(
+                self.instance,
+                lambda: read_peer_tls(self.settings.http),
+                registry=lambda: None if self._joined is None else self._joined.elections.registry,
+                token_for=self._token_for,
+            ),
+            controllers=lambda: self._controllers,
+            spreader=lambda: None if self._joined is None else self._joined.spreader,
         )
         self.http = self._http_server()
         report_certificates(settings, self.instruments)
@@ -127,6 +146,10 @@ class Daemon:
     def instance(self) -> str:
         """The name of this daemon. A reload does not change it."""
         return self.settings.instance.name
+
+    @property
+    def _controllers(self) -> Sequence[ShardController]:
+        return () if self._joined is None else self._joined.growth.controllers
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, then hand over all shards and close all connections."""
@@ -142,7 +165,6 @@ class Daemon:
             await stack.enter_async_context(FileDescriptorWatch())
             await stack.enter_async_context(FileSystemWatch(measured_folders(settings), self.instruments))
             await stack.enter_async_context(self.http)
-            self._cluster_status.url = advertised_url(settings.http, self.http.address, socket.gethostname())
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             with LoopWatchdog() as watchdog:
                 ticking = tasks.create_task(self._tick(notifier, watchdog), name="tick")
@@ -170,37 +192,26 @@ class Daemon:
         if config is None:
             return
         drain_checker = await self.drain.connect(stack, lambda: config.ledger.ledger_id)
-        secret = config.session_secret
-        peers = self._cluster_status.peers
-        peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
-        self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
-        self.http.connect = self._broker.admin
-        peers.registry = elections.registry
         growth = ShardGrowth(config.shards, elections.registry, self._broker.publish_description)
-        self._broker.describe = lambda: config.describe(settings.ledger.url, growth.shards)
-        config.ledger.on_claimed = self._broker.publish_description
-        transport = self._broker.transport(self.instance, config.session_secret)
-        transport.on_connection(self._on_broker)
+        standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
+        spreader = self._shard_spreader(elections, growth, standby, config, store)
+        self._joined = Joined(config, elections, growth, spreader)
+        transport = self._broker.transport(
+            self.instance, config.session_secret, lambda: config.describe(settings.ledger.url, growth.shards)
+        )
+        transport.on_connection(partial(self._on_broker, spreader))
         await stack.enter_async_context(transport)
         await transport.subscribe(leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
         await transport.subscribe(presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
-        standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
-        parts = config, growth, elections, transport, drain_checker, standby
-        self._controllers = self._cluster_status.controllers = growth.create(
+        parts = self._joined, transport, drain_checker, standby
+        growth.create(
             lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
         )
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config, store)
-        spreader.own.broker_changed(transport.connected)
         await spreader.own.register()
         growth.start(lambda each: tasks.create_task(each.run(), name=f"shard-{each.shard}"))
-        beside = [
-            tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
-            tasks.create_task(self._unknown_topic_watch(transport, growth).run(), name="unknown-topics"),
-            tasks.create_task(spreader.run(), name="spread"),
-            tasks.create_task(growth.run(), name="growth"),
-            tasks.create_task(probe_writes(store, self.instruments, self._doubts_store), name="writes"),
-        ]
+        work = self._beside(self._joined, store, transport)
+        beside = [tasks.create_task(each, name=name) for name, each in work.items()]
         notifier.ready()
         log.info("daemon.started", instance=self.instance, shards=growth.shards.shards, http=self.http.address)
         await stop.wait()
@@ -283,6 +294,8 @@ class Daemon:
             daemon=self.instance,
             cluster=settings.cluster.name,
             version=VERSION,
+            is_peer=self._is_peer,
+            connect=lambda: None if self._joined is None else self._broker.admin,
             access=read_http_access(settings.http, self._access.rules),
             ledger_url=settings.ledger.url,
             runbook_url=settings.http.runbook_url,
@@ -291,13 +304,13 @@ class Daemon:
     def _controller(
         self,
         ledger: Ledger,
-        config: ClusterConfig,
-        growth: ShardGrowth,
-        elections: Elections,
+        joined: Joined,
         transport: Transport,
         drain_checker: DrainChecker,
         standby: StandbyMemory,
     ) -> ShardController:
+        config, growth = joined.config, joined.growth
+
         def new_leader(state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
             settings = self.settings  # Those at the start of the term: `reload` may have changed them.
             self._garbage.keep()
@@ -325,7 +338,7 @@ class Daemon:
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
                 shards=lambda: growth.shards,
-                operations=self._cluster_status.spreader,
+                operations=joined.spreader,
                 trace_commits=_installed_tracing(),
             )
             return ShardLeader(state, context, yields_to_contender)
@@ -336,7 +349,7 @@ class Daemon:
             found_shards=growth.grow,
             cluster=self.settings.cluster.name,
             instance=self.instance,
-            elections=elections,
+            elections=joined.elections,
             transport=transport,
             new_leader=new_leader,
             standby=standby,
@@ -344,10 +357,17 @@ class Daemon:
             observer=self.instruments,
             now_ms=self._now_ms,
             new_term_id=partial(secrets.randbits, ID_BITS),
-            require_ledger=config.ledger.require,
+            require_ledger=partial(self._require_ledger, config.ledger),
             take_steps=self._restoring.complete,
         )
         return ShardController(context)
+
+    async def _require_ledger(self, identity: LedgerIdentity) -> None:
+        """Do as `LedgerIdentity.require`. Clients need the id that it may have found."""
+        known = identity.ledger_id
+        await identity.require()
+        if identity.ledger_id != known:
+            self._broker.publish_description()
 
     def _unready(self, transport: Transport) -> str | None:
         if not transport.connected:
@@ -355,49 +375,52 @@ class Daemon:
         problem = self.instruments.store_problems.get("create")
         return None if problem is None else f"the last write to the store has failed: {problem}"
 
-    def _doubts_store(self) -> bool:
-        """Return whether to try writes often: what took ZooKeeper away may have taken the store, too."""
-        spreader = self._cluster_status.spreader
-        return self._election_events.state != "connected" or (spreader is not None and spreader.doubts_store())
-
     def _shard_spreader(
-        self, elections: Elections, standby: StandbyMemory, config: ClusterConfig, store: Store
+        self, elections: Elections, growth: ShardGrowth, standby: StandbyMemory, config: ClusterConfig, store: Store
     ) -> ShardSpreader:
         return ShardSpreader(
             instance=self.instance,
             elections=elections,
-            controllers=self._controllers,
+            controllers=growth.controllers,
             settings=lambda: self.settings.spread,
             standby=standby,
             replicas=lambda: self.settings.standby.replicas,
-            record=InstanceRecord(url=self._cluster_status.url or "", version=VERSION, levels=supported()),
+            record=InstanceRecord(url=self._url() or "", version=VERSION, levels=supported()),
             level=config.level,
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
             name_level=partial(name_level, store),
         )
 
-    def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
-        settings = self.settings.snapshots
-        return SnapshotScheduler(
+    def _beside(self, joined: Joined, store: Store, transport: Transport) -> dict[str, Coroutine[None, None, None]]:
+        """Return what the daemon does beside its shards until it stops, by name."""
+        snapshots = SnapshotScheduler(
             store=store,
             ledger_url=self.settings.ledger.url,
-            chunks=settings.min_chunks,
-            pause_seconds=settings.min_interval_seconds,
+            chunks=self.settings.snapshots.min_chunks,
+            pause_seconds=self.settings.snapshots.min_interval_seconds,
             heads=lambda: {leader.state.shard: leader.commit.durable for leader in self._active_leaders()},
             observer=self.instruments,
         )
-
-    def _unknown_topic_watch(self, transport: Transport, growth: ShardGrowth) -> UnknownTopicWatch:
-        return UnknownTopicWatch(
+        unknown_topics = UnknownTopicWatch(
             cluster=self.settings.cluster.name,
             transport=transport,
-            intakes=lambda: [
-                None if controller.leader is None else controller.leader.devices for controller in self._controllers
-            ],
-            shards=lambda: growth.shards,
+            intakes=lambda: [None if each.leader is None else each.leader.devices for each in self._controllers],
+            shards=lambda: joined.growth.shards,
             enabled=lambda: self.settings.ingest.mqtt_devices,
         )
+
+        def doubts_store() -> bool:
+            # What took ZooKeeper away may have taken the store, too.
+            return self._election_events.state != "connected" or joined.spreader.doubts_store()
+
+        return {
+            "snapshots": snapshots.run(),
+            "unknown-topics": unknown_topics.run(),
+            "spread": joined.spreader.run(),
+            "growth": joined.growth.run(),
+            "writes": probe_writes(store, self.instruments, doubts_store),
+        }
 
     def _now_ms(self) -> int:
         """Return milliseconds since 1970, and report a step of the clock."""
@@ -428,6 +451,19 @@ class Daemon:
             notifier.watchdog()
             watchdog.tick()
 
+    def _url(self) -> str | None:
+        """Return where others reach this daemon; None: it does not listen yet."""
+        address = self.http.address
+        return advertised_url(self.settings.http, address, socket.gethostname()) if address else None
+
+    def _token_for(self, receiver: str) -> str:
+        assert self._joined is not None, "only a daemon that has joined knows others"
+        return self._joined.config.session_secret.http_token(receiver, self._now_ms())
+
+    def _is_peer(self, token: str) -> bool:
+        secret = None if self._joined is None else self._joined.config.session_secret
+        return secret is not None and secret.accepts_http_token(token, self.instance, self._now_ms())
+
     def _report_time(self) -> None:
         now_ms = self._now_ms()
         for leader in self._active_leaders():
@@ -436,18 +472,17 @@ class Daemon:
         self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
 
     def _on_session_lost(self) -> None:
-        if (spreader := self._cluster_status.spreader) is not None:
-            spreader.own.session_lost()
+        if self._joined is not None:
+            self._joined.spreader.own.session_lost()
 
     def _active_leaders(self) -> list[ShardLeader]:
         return [controller.leader for controller in self._controllers if controller.leader is not None]
 
-    def _on_broker(self, connected: bool) -> None:
+    def _on_broker(self, spreader: ShardSpreader, connected: bool) -> None:
         self.instruments.observe(events.BrokerConnectionChanged(connected=connected))
         if connected:
             self._broker.publish_description()
-        if (spreader := self._cluster_status.spreader) is not None:
-            spreader.own.broker_changed(connected)
+        spreader.own.broker_changed(connected)
         for leader in self._active_leaders():
             leader.connection_changed(connected)
 

@@ -67,23 +67,26 @@ class HttpServer:
         daemon: str,
         cluster: str,
         version: str,
+        is_peer: Callable[[str], bool] = lambda _: False,
+        connect: Callable[[], Connect | None] = lambda: None,
         access: HttpAccess | None = None,
         runbook_url: str | None = None,
         ledger_url: str = "",
     ) -> None:
-        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open."""
+        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
+
+        ``is_peer``: whether a token comes from another daemon, which may read the API. ``connect`` returns how
+        to act in a user's name; None: this daemon has not joined its cluster yet.
+        """
         self.access = access or HttpAccess()
         """The rules in force. They may be replaced at any time, for connections and requests from then on."""
         self._host = host
         self._port = port
         self._metrics = _Metrics(registry)
         self._health = health
-        self.is_peer: Callable[[str], bool] = lambda _: False
-        """Whether a token comes from another daemon, which may read the API. Set once the daemon has joined."""
+        self._is_peer = is_peer
         records = StoredRecords(source, ledger_url, lambda: self.access)
-        self.connect: Connect | None = None
-        """User → an Admin that acts in its name. Set once the daemon has joined."""
-        actions = Actions(lambda: self.access, lambda: self.connect)
+        actions = Actions(lambda: self.access, connect)
         self._api = HttpApi(source, records, actions, version)
         self._pages = StatusPages(
             source,
@@ -165,7 +168,7 @@ class HttpServer:
     def _denial(self, request: web.Request) -> HttpDenial | None:
         authorization = request.headers.get("Authorization")
         denial = self.access.denial(authorization)
-        if denial is not None and request.path.startswith(f"{ROOT}/") and self.is_peer(peer_token(authorization)):
+        if denial is not None and request.path.startswith(f"{ROOT}/") and self._is_peer(peer_token(authorization)):
             return None
         return denial
 

@@ -38,7 +38,7 @@ from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
 from metrics.health import Health
 from shard.access.rules import OPEN
-from shard.requests.tick import TICK_INTERVAL_SECONDS
+from shard.state.ledger_time import TICK_INTERVAL_SECONDS
 from shard.state.shard_state import ShardState
 
 CLUSTER = "bench"
@@ -210,26 +210,24 @@ class OneLeader:
             operations=NoOtherDaemon(),
         )
         self.leader = ShardLeader(state, context, lambda: False)
-
-    @property
-    def controllers(self) -> list[Any]:
-        """The only shard, as a daemon has it."""
         role = SimpleNamespace(role=SimpleNamespace(value="leading"))
-        return [SimpleNamespace(leader=self.leader, leadership=role, shard=self.leader.state.shard)]
+        self.controllers: list[Any] = [SimpleNamespace(leader=self.leader, leadership=role, shard=state.shard)]
+        """The only shard, as a daemon has it."""
 
     def status(self) -> ClusterStatus:
         """Return what a daemon without others answers from, without an earlier answer."""
-        status = ClusterStatus(
+        return ClusterStatus(
             instance="bench",
             cluster=CLUSTER,
             version="0",
             health=lambda: HEALTH,
             leader_of=lambda _: "bench",
             now_ms=lambda: AT_MS,
-            peers=Peers("bench", ssl.create_default_context),
+            url=lambda: None,
+            peers=Peers("bench", ssl.create_default_context, registry=lambda: None, token_for=str),
+            controllers=lambda: self.controllers,
+            spreader=lambda: None,
         )
-        status.controllers = self.controllers
-        return status
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

@@ -104,8 +104,6 @@ class LedgerIdentity:
     """Stores the id that is passed, if there is none, and returns what is stored."""
     agree: Callable[[], Awaitable[bool]] | None = None
     """Compares what else ZooKeeper and the ledger name, once that has been found; False: again later."""
-    on_claimed: Callable[[], None] = lambda: None
-    """Called when `require` has stored the id."""
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -123,7 +121,6 @@ class LedgerIdentity:
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
             await self.store.make_durable("")
             self.ledger_id = await self.claim(found)
-            self.on_claimed()
         if found is None:
             raise LedgerError(
                 f"{self.url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "

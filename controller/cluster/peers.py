@@ -79,16 +79,24 @@ def addresses(instances: Mapping[str, bytes]) -> dict[str, str]:
 class Peers:
     """The other daemons. An async context manager: its connections live as long as it is entered."""
 
-    def __init__(self, instance: str, tls: Callable[[], ssl.SSLContext]) -> None:
-        """``tls`` is called for each connection to a daemon with TLS."""
-        self.token_for: Callable[[str], str] = lambda _: ""
-        """Receiver → token; set once the daemon has joined its cluster."""
-        self.registry: Registry | None = None
-        """Set once the daemon has joined its cluster."""
+    def __init__(
+        self,
+        instance: str,
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        registry: Callable[[], Registry | None],
+        token_for: Callable[[str], str],
+    ) -> None:
+        """``tls`` is called for each connection to a daemon with TLS.
+
+        ``registry`` returns None until the daemon has joined its cluster. ``token_for``: receiver → token.
+        """
         self.known: dict[str, str] = {}
         """Daemon → URL, of all live daemons."""
         self._instance = instance
         self._tls = tls
+        self._registry = registry
+        self._token_for = token_for
         self._requests = asyncio.Semaphore(MAX_REQUESTS)
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
@@ -124,10 +132,9 @@ class Peers:
 
     async def _find_instances(self) -> None:
         """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
-        if self.registry is not None:
-            found = await self.registry.instances()
-            if found is not None:
-                self.known = addresses(found)
+        registry = self._registry()
+        if registry is not None and (found := await registry.instances()) is not None:
+            self.known = addresses(found)
 
     async def _part(self, name: str) -> DaemonPart:
         try:
@@ -146,7 +153,7 @@ class Peers:
                 asyncio.timeout(TIMEOUT_SECONDS),
                 self._session.get(
                     f"{url}/api/v1{path}",
-                    headers={"Authorization": f"Bearer {self.token_for(daemon)}"},
+                    headers={"Authorization": f"Bearer {self._token_for(daemon)}"},
                     ssl=self._tls() if url.startswith("https:") else True,
                     allow_redirects=False,
                 ) as response,

@@ -38,19 +38,24 @@ class ClusterStatus:
         instance: str,
         cluster: str,
         version: str,
+        url: Callable[[], str | None],
         health: Callable[[], Health],
         leader_of: Callable[[int], str | None],
         now_ms: Callable[[], int],
         peers: Peers,
+        controllers: Callable[[], Sequence[ShardController]],
+        spreader: Callable[[], ShardSpreader | None],
     ) -> None:
-        """``leader_of``: shard → the daemon that leads it, if one does."""
-        self.controllers: Sequence[ShardController] = ()
-        self.spreader: ShardSpreader | None = None
-        self.url: str | None = None
-        """Where others reach this daemon."""
+        """``leader_of``: shard → the daemon that leads it, if one does. ``url``: where others reach this daemon.
+
+        ``controllers`` returns none, and ``spreader`` None, until the daemon has joined its cluster.
+        """
+        self._controllers = controllers
+        self._spreader = spreader
         self._instance = instance
         self._cluster = cluster
         self._version = version
+        self._url = url
         self._health = health
         self._leader_of = leader_of
         self._now_ms = now_ms
@@ -83,16 +88,16 @@ class ClusterStatus:
 
     async def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
         """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
-        if not self.controllers:
+        if not (controllers := self._controllers()):
             raise NotAnsweredError(f"daemon {self._instance!r} has not joined its cluster yet")
-        leading = [each.leader for each in self.controllers if each.leader is not None]
+        leading = [each.leader for each in controllers if each.leader is not None]
         if (leader := next((each for each in leading if topic in each.state.topics), None)) is not None:
             return leader
-        shard = key_hash(topic.encode()) % len(self.controllers)
+        shard = key_hash(topic.encode()) % len(controllers)
         if not own and (not leading or leading[0].state.ids.shard_counts):  # The cluster has grown, or may have.
             shards = {each.topic: each.shard for each in (await self.overview()).topics}
             shard = shards.get(topic, shard)
-        controller = self.controllers[shard]
+        controller = controllers[shard]
         if controller.leader is not None:
             return controller.leader
         name = None if own else self._leader_of(controller.shard)
@@ -103,23 +108,23 @@ class ClusterStatus:
 
     def _terms(self) -> list[tuple[int, int]]:
         """Return (shard, leader epoch) of what this daemon leads: a leader that answers names itself as leader."""
-        leading = (each for each in self.controllers if each.leadership.role is Role.LEADING)
+        leading = (each for each in self._controllers() if each.leadership.role is Role.LEADING)
         return [(each.shard, each.leader.leader_epoch) for each in leading if each.leader is not None]
 
     async def _collect(self) -> DaemonPart:
-        leaders = [each.leader for each in self.controllers if each.leader is not None]
+        leaders = [each.leader for each in self._controllers() if each.leader is not None]
         topics, subscriptions = await summaries(leaders)
-        health = self._health()
+        health, spreader = self._health(), self._spreader()
         document = DaemonDocument(
             daemon=self._instance,
-            url=self.url,
+            url=self._url(),
             state=health.state,
             version=self._version,
             started_at_ms=self._started_at_ms,
-            spread=None if self.spreader is None else self.spreader.state,
+            spread=None if spreader is None else spreader.state,
             as_of_ms=self._now_ms(),
             components=health.components,
-            shards=shard_statuses(self.controllers),
+            shards=shard_statuses(self._controllers()),
             history=self._history.samples(),
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
@@ -127,13 +132,12 @@ class ClusterStatus:
     async def _merge(self) -> Overview:
         own, others = await asyncio.gather(self.part(), self.peers.parts())
         parts = [own, *map(self._with_spread, others)]
-        level = None if self.spreader is None else self.spreader.feature_level
-        return await asyncio.to_thread(
-            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts, level
-        )
+        spreader, shards = self._spreader(), len(self._controllers())
+        level = None if spreader is None else spreader.feature_level
+        return await asyncio.to_thread(merged, self._cluster, self._instance, self._now_ms(), shards, parts, level)
 
     def _with_spread(self, part: DaemonPart) -> DaemonPart:
         """Add what ZooKeeper shows of a daemon that does not answer: an operator may have begun its maintenance."""
-        if part.daemon.state != "unreachable" or self.spreader is None:
+        if part.daemon.state != "unreachable" or (spreader := self._spreader()) is None:
             return part
-        return DaemonPart(daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
+        return DaemonPart(daemon=replace(part.daemon, spread=spreader.state_of(part.daemon.daemon)))

@@ -112,7 +112,7 @@ class OtherClusters:
     published now.
     """
 
-    def __init__(self, own: Callable[[], ClusterDescription | None], publish_own: Callable[[], None]) -> None:
+    def __init__(self, own: Callable[[], ClusterDescription], publish_own: Callable[[], None]) -> None:
         self._own = own
         self._publish_own = publish_own
         self._reported: set[str] = set()
@@ -125,7 +125,7 @@ class OtherClusters:
             other = codec.decode(_DESCRIPTION, payload)
         except msgspec.DecodeError:
             return
-        if own is None or other.ledger_id in (own.ledger_id, ""):
+        if other.ledger_id in (own.ledger_id, ""):
             return
         loop = asyncio.get_running_loop()
         if self._due is None or self._due.when() <= loop.time():
@@ -149,8 +149,7 @@ class BrokerConnection:
         self._rng = rng
         self.main: MqttTransport | None = None
         """The connection for all shards, once the daemon has joined its cluster."""
-        self.describe: Callable[[], ClusterDescription] | None = None
-        """What clients need to know; set once the daemon has joined."""
+        self._describe: Callable[[], ClusterDescription] | None = None
         self._secret: SessionSecret | None = None
         self._password = settings.broker.password()
         self._context = read_broker_tls(settings.broker)
@@ -162,19 +161,21 @@ class BrokerConnection:
         broker = self._settings.broker
         self._password, self._context = broker.password(), read_broker_tls(broker)
 
-    def transport(self, instance: str, secret: SessionSecret) -> MqttTransport:
+    def transport(
+        self, instance: str, secret: SessionSecret, describe: Callable[[], ClusterDescription]
+    ) -> MqttTransport:
         """Return the connection of daemon ``instance``, not yet entered; the first of the connections.
 
-        ``secret`` is for this one and for the device sessions.
+        ``secret`` is for this one and for the device sessions. ``describe`` returns what clients need to know.
         """
-        self._secret = secret
+        self._secret, self._describe = secret, describe
         broker = self._settings.broker
         client_id = daemon_client_id(self._settings.cluster.name, instance)
         options = self._options(client_id, "daemon")
         transport = self.main = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         drops = BrokerDrops(self._observer)
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
-        others = OtherClusters(lambda: self.describe and self.describe(), self.publish_description)
+        others = OtherClusters(describe, self.publish_description)
         topic = cluster_topic(self._settings.cluster.name)
         transport.router.add(topic, others.on_message, retained=False, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
@@ -182,7 +183,7 @@ class BrokerConnection:
 
     def publish_description(self) -> None:
         """Describe the cluster to clients, once its ledger is known: they name it in each request."""
-        if self.main is not None and self.describe is not None and (described := self.describe()).ledger_id:
+        if self.main is not None and self._describe is not None and (described := self._describe()).ledger_id:
             self.main.publish(cluster_topic(self._settings.cluster.name), codec.encode(described), retain=True)
 
     def admin(self, user: str) -> Admin:
@@ -192,8 +193,8 @@ class BrokerConnection:
         transport = MqttTransport(**self._options(client_id, "daemon"), will=will)
         store = open_store(self._settings.ledger.url)
         client = Client(transport=transport, store=store, cluster=cluster, client_id=client_id, user=user)
-        if self.describe is not None:
-            client.cluster_watch.described(self.describe())  # And not by the daemons of another cluster.
+        if self._describe is not None:
+            client.cluster_watch.described(self._describe())  # And not by the daemons of another cluster.
         return Admin(client, timeout_seconds=ADMIN_SECONDS)
 
     def device_session(

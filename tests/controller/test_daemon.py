@@ -227,7 +227,8 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
 async def test_leaders_learn_who_is_gone(settings: Settings) -> None:
     daemon: Any = Daemon(settings.replace(access=AccessSettings(open=True)))
     heard: list[Presence] = []
-    daemon._controllers = [SimpleNamespace(leader=SimpleNamespace(on_presence=heard.append))]
+    leading = SimpleNamespace(leader=SimpleNamespace(on_presence=heard.append))
+    daemon._joined = SimpleNamespace(growth=SimpleNamespace(controllers=[leading]))
     gone = Presence(client_id="till-3", online=False)
     daemon._on_presence(ClientIds(), presence_topic("local", "shop/till-3"), codec.encode(gone))
     assert [("shop/till-3", False)] == [(each.client_id, each.online) for each in heard]

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec
 from controller.settings.load import Settings
 from controller.settings.sections import BrokerSettings, ClusterSettings, LedgerSettings
-from headgate.protocol.codec import publish_filters
+from headgate.protocol.codec import ClusterDescription, publish_filters
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events
@@ -39,6 +41,7 @@ role = "device"
 topics = ["other"]
 """
 SECRET = SessionSecret(SessionSecret.new_digits())
+describe = partial(ClusterDescription, protocol=PROTOCOL_VERSION, shards=1, ledger_url="")
 PASSWORDS = {"daemon": "d", "gateway": "g", "sensor": "s"}
 QUEUED = 100
 """Messages that the broker keeps for a session, besides those in flight. The shipped limit is higher, as is the number of
@@ -118,7 +121,7 @@ async def test_a_flood_while_no_leader_reads_displaces_no_message_of_another_top
     """The attacker has filled its queue long before the other device publishes."""
     async with small_broker(tmp_path) as broker:
         connection, shard = daemon_connection(broker, tmp_path, RecordingObserver()), OneShard()
-        connection.transport("one", SECRET)
+        connection.transport("one", SECRET, describe)
         shard.open_session = connection.device_session
         async with shard.leader("a"), shard.client() as client:
             for topic in ("orders", "other"):
@@ -138,7 +141,7 @@ async def test_what_waits_for_one_ledger_is_not_stored_in_another(tmp_path: Path
     """Both have a topic with the same id, and one follows the other in the cluster."""
     async with small_broker(tmp_path) as broker:
         connection = daemon_connection(broker, tmp_path, RecordingObserver())
-        connection.transport("one", SECRET)
+        connection.transport("one", SECRET, describe)
         stored = []
         for shard in (OneShard(), OneShard()):
             shard.open_session = connection.device_session
@@ -156,7 +159,7 @@ async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
     """A flood of one device looks like that of another, so operators learn of it."""
     async with small_broker(tmp_path) as broker:
         observer = RecordingObserver()
-        async with daemon_connection(broker, tmp_path, observer).transport("one", SECRET) as daemon:
+        async with daemon_connection(broker, tmp_path, observer).transport("one", SECRET, describe) as daemon:
             await until(lambda: daemon.connected)
             session = MqttPersistentSession(
                 broker.host, broker.port, "shard-0", lambda _: None, username="daemon", password="d"

@@ -86,7 +86,6 @@ class SimulatedDaemon:
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
         claim = self.elections.registry.claim_ledger
         self._identity = LedgerIdentity(self._ledger_store, url="sim:", node="/sim", ledger_id=None, claim=claim)
-        self._identity.on_claimed = self._publish_description
         self.growth = ShardGrowth(simulation.shards, self.elections.registry, self._publish_description)
         self.controllers = self.growth.create(self._new_controller)
         self.spreader = ShardSpreader(
@@ -101,7 +100,6 @@ class SimulatedDaemon:
             observer=self,
             name_level=partial(name_level, self._ledger_store),
         )
-        (peers := SimulatedPeers(name, simulation)).registry = self.elections.registry
         self.cluster_status = ClusterStatus(
             instance=name,
             cluster=CLUSTER,
@@ -109,10 +107,11 @@ class SimulatedDaemon:
             health=self.health,
             leader_of=self._leader_of,
             now_ms=self.now_ms,
-            peers=peers,
+            url=lambda: None,
+            peers=SimulatedPeers(name, simulation, lambda: self.elections.registry),
+            controllers=lambda: self.controllers,
+            spreader=lambda: self.spreader,
         )
-        self.cluster_status.controllers = self.controllers
-        self.cluster_status.spreader = self.spreader
         self._devices: dict[str, FakeDeviceSession] = {}
         """By shard."""
         self._task: asyncio.Task[None] | None = None
@@ -135,7 +134,7 @@ class SimulatedDaemon:
                 observer=self,
                 now_ms=self.now_ms,
                 new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
-                require_ledger=self._identity.require,
+                require_ledger=self._require_ledger,
                 take_steps=self._restoring.complete,
             )
         )
@@ -376,6 +375,12 @@ class SimulatedDaemon:
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
+
+    async def _require_ledger(self) -> None:
+        known = self._identity.ledger_id
+        await self._identity.require()
+        if known is None:
+            self._publish_description()
 
     def _publish_description(self) -> None:
         if self._identity.ledger_id is None:

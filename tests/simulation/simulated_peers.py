@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from controller.cluster.peers import TIMEOUT_SECONDS, Peers
+from controller.leadership.election import Registry
 from web.api.documents import DaemonDocument
 from web.api.overview import DaemonPart
 
@@ -20,8 +22,8 @@ LATENCY_SECONDS = 0.002
 
 
 class SimulatedPeers(Peers):
-    def __init__(self, instance: str, simulation: ClusterSimulation) -> None:
-        super().__init__(instance, ssl.create_default_context)
+    def __init__(self, instance: str, simulation: ClusterSimulation, registry: Callable[[], Registry]) -> None:
+        super().__init__(instance, ssl.create_default_context, registry=registry, token_for=str)
         self._simulation = simulation
 
     async def parts(self) -> list[DaemonPart]:

@@ -165,7 +165,7 @@ async def test_an_action_is_shown_before_it_is_confirmed(browser: Browser) -> No
     access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)
     async with (harness := HttpHarness(access=access)).server:
         sent: list[Any] = []
-        harness.server.connect = lambda user: RecordingAdmin(user, sent, None)
+        harness.connect = lambda user: RecordingAdmin(user, sent, None)
         await browser.open(f"http://{harness.server.address}/topics/orders")
         await browser.evaluate("document.querySelector('[href^=\"/actions/split\"]').click()")
         await browser.until("document.querySelector('#action [name=segment]') !== null")
@@ -193,7 +193,7 @@ async def test_dead_letters_are_listed_and_sent_back_once_confirmed(browser: Bro
     access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)
     async with (harness := HttpHarness(access=access)).server:
         sent: list[Any] = []
-        harness.server.connect = lambda user: RecordingAdmin(user, sent, None)
+        harness.connect = lambda user: RecordingAdmin(user, sent, None)
         document = subscription_document()
         policy = DeliveryPolicy(dead_letter_topic="dead")
         described = replace(document.subscription, policy=policy)

@@ -55,7 +55,7 @@ CHANGES = {
 async def harness():
     made = HttpHarness(access=HttpAccess(tokens=TOKENS, rules=RULES))
     made.sent, made.error = [], None
-    made.server.connect = lambda user: RecordingAdmin(user, made.sent, made.error)
+    made.connect = lambda user: RecordingAdmin(user, made.sent, made.error)
     async with made.server:
         yield made
 
@@ -187,7 +187,7 @@ async def test_an_action_needs_a_token_of_a_user_of_the_access_file(harness):
 
     assert [await status(each) for each in ("administrator", "observer", "up", "x")] == [200, 403, 403, 401]
     assert await status("observer", "/api/v1/actions/split?dry_run=true") == 403, "it may not confirm it either"
-    harness.server.connect = None
+    harness.connect = None
     assert await status("administrator") == 503
     for access in (HttpAccess(), HttpAccess(tokens=TOKENS), HttpAccess(rules=RULES)):
         harness.server.access = access

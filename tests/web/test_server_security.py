@@ -115,7 +115,7 @@ async def test_other_tokens_are_in_force_at_once(tmp_path):
 async def test_another_daemon_reads_the_api_with_its_token_and_nothing_else(tmp_path):
     access = HttpAccess(tokens=tokens(tmp_path, ("grafana", "secret")))
     async with (harness := HttpHarness(access=access)).server:
-        harness.server.is_peer = lambda token: token == "peer.known"
+        harness.peer_token = "peer.known"
         found = {
             token: [(await harness.get(path, Authorization=f"Bearer {token}"))[0] for path in ("/api/v1/daemon", "/")]
             for token in ("peer.known", "peer.other", "known")

@@ -84,7 +84,7 @@ async def test_records_need_a_token_whose_holder_may_consume_the_topic(harness, 
     assert [await status(), await status(Authorization="Bearer x")] == [401, 401]
     assert [await status(Authorization=f"Bearer {name}") for name in ("consumer", "observer", "up")] == [200, 403, 403]
     assert await status("orders", Authorization="Bearer consumer") == 403
-    harness.server.is_peer = lambda token: True
+    harness.peer_token = "peer.x"
     assert await status(Authorization="Bearer peer.x") == 403 if root else 401
     for access in (HttpAccess(), HttpAccess(rules=RULES), HttpAccess(tokens=TOKENS)):
         harness.server.access = access

@@ -25,7 +25,7 @@ async def peers_with(answer: Answer, *names: str, timeout_seconds: float):
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         with patch("controller.cluster.peers.TIMEOUT_SECONDS", timeout_seconds):
-            async with Peers("one", ssl.create_default_context) as peers:
+            async with Peers("one", ssl.create_default_context, registry=lambda: None, token_for=str) as peers:
                 peers.known = dict.fromkeys(names, f"http://127.0.0.1:{runner.addresses[0][1]}")
                 yield peers
     finally:

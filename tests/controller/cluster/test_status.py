@@ -2,8 +2,10 @@
 
 import asyncio
 import ssl
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.leadership.session_secret import SessionSecret
 from metrics.health import judge_health
+from tests.controller.cluster.test_peers import peers_with
 from tests.support.samples.status_documents import (
     HEALTHY_FACTS,
     NOW_MS,
@@ -31,16 +34,6 @@ from web.api.overview import NotAnsweredError, UnknownNameError
 SECRET = SessionSecret("0" * 64)
 
 
-class Instances:
-    """ZooKeeper's list of live daemons."""
-
-    def __init__(self, found):
-        self.found = found
-
-    async def instances(self):
-        return self.found
-
-
 def following(shard=0):
     return SimpleNamespace(
         leader=None,
@@ -52,22 +45,25 @@ def following(shard=0):
     )
 
 
-def status_of(peers, leader="two"):
-    found = ClusterStatus(
+def status_of(peers, leader="two", *, controllers=None, spreader=None):
+    return ClusterStatus(
         instance="one",
         cluster="c",
         version="1",
         health=lambda: judge_health(HEALTHY_FACTS),
         leader_of=lambda _: leader,
         now_ms=lambda: NOW_MS,
+        url=lambda: None,
         peers=peers,
+        controllers=lambda: [following()] if controllers is None else controllers,
+        spreader=lambda: spreader,
     )
-    found.controllers = [following()]
-    return found
 
 
 def register(peers, **urls):
-    peers.registry = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
+    """Have ZooKeeper list live daemons."""
+    known = {name: msgspec.json.encode({"url": url}) for name, url in urls.items()}
+    peers._registry = lambda: SimpleNamespace(instances=AsyncMock(return_value=known))
 
 
 @pytest.fixture
@@ -76,7 +72,7 @@ async def two():
     source = FakeSource(part("two", [topic_summary(daemon="two")], [subscription_summary(daemon="two")]))
     access = HttpAccess(tokens=Tokens(()))
     harness = HttpHarness(source=source, access=access)
-    harness.server.is_peer = lambda token: SECRET.accepts_http_token(token, "two", NOW_MS)
+    harness.peer_token = SECRET.http_token("two", NOW_MS)
     async with harness.server:
         yield harness
 
@@ -84,8 +80,8 @@ async def two():
 @pytest.fixture
 async def peers(monkeypatch):
     monkeypatch.setattr("controller.cluster.peers.TIMEOUT_SECONDS", 5.0)
-    async with Peers("one", ssl.create_default_context) as peers:
-        peers.token_for = lambda receiver: SECRET.http_token(receiver, NOW_MS)
+    token_for = partial(SECRET.http_token, now_ms=NOW_MS)
+    async with Peers("one", ssl.create_default_context, registry=lambda: None, token_for=token_for) as peers:
         yield peers
 
 
@@ -128,12 +124,11 @@ async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown
 
 
 async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(two, peers):
-    status = status_of(peers)
     register(peers, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
-    status.spreader = SimpleNamespace(
+    spreader = SimpleNamespace(
         state="settled", state_of={"two": "settling", "three": "maintenance"}.get, feature_level=None
     )
-    overview = await status.overview()
+    overview = await status_of(peers, spreader=spreader).overview()
 
     # The one that answers says itself what the spread may do with it.
     answered = two.source.parts[0].daemon.spread
@@ -147,7 +142,6 @@ async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(
 
 async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreachable(monkeypatch):
     monkeypatch.setattr("controller.cluster.peers.MAX_ANSWER_BYTES", 1000)
-    monkeypatch.setattr("controller.cluster.peers.TIMEOUT_SECONDS", 1.0)
 
     async def late(_):
         await asyncio.sleep(60)
@@ -164,20 +158,14 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
     async def moved(_):
         raise web.HTTPFound("http://127.0.0.1:1/")
 
-    app = web.Application()
     handlers = {"late": late, "large": large, "nonsense": nonsense, "no text": bytes_that_are_no_text, "moved": moved}
-    for name, handler in handlers.items():
-        app.router.add_get(f"/{name}/api/v1/daemon/rows", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
-    try:
-        async with Peers("one", ssl.create_default_context) as peers:
-            peers.known = {name: f"http://127.0.0.1:{port}/{name}" for name in handlers}
-            problems = {each.daemon.daemon: each.daemon.problem for each in await peers.parts()}
-    finally:
-        await runner.cleanup()
+
+    async def answer(request):
+        return await handlers[request.path.split("/")[1]](request)
+
+    async with peers_with(answer, "late", timeout_seconds=1) as peers:
+        peers.known = {name: f"{peers.known['late']}/{name}" for name in handlers}
+        problems = {each.daemon.daemon: each.daemon.problem for each in await peers.parts()}
 
     assert "did not answer" in problems["late"]
     assert "more than" in problems["large"]
@@ -198,8 +186,7 @@ async def test_a_shard_without_a_leader_is_not_answered(peers, leader, own, mess
 
 
 async def test_before_it_joined_a_daemon_says_so(peers):
-    status = status_of(peers)
-    status.controllers = []
+    status = status_of(peers, controllers=())
     with pytest.raises(NotAnsweredError, match="has not joined its cluster yet"):
         await status.topic("orders", own=False)
     assert (await status.part()).daemon.shards == ()

@@ -3,6 +3,7 @@
 import random
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,12 +17,17 @@ from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings, BrokerSettings, LedgerSettings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
+from headgate.protocol.codec import ClusterDescription
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt_packets import ReadingWindow
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.tls_broker import TlsBroker
 from tests.support.waiting import until
+
+SECRET = SessionSecret(SessionSecret.new_digits())
+describe = partial(ClusterDescription, protocol=PROTOCOL_VERSION, shards=1, ledger_url="")
 
 
 def encrypted_settings(broker: TlsBroker) -> Settings:
@@ -66,9 +72,8 @@ async def test_transport_and_device_sessions_connect_with_the_newest_certificate
     async with broker:
         settings = encrypted_settings(broker)
         connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-        secret = SessionSecret(SessionSecret.new_digits())
         async with (
-            connection.transport("a", secret) as transport,
+            connection.transport("a", SECRET, describe) as transport,
             connection.device_session("session", lambda _: None, ReadingWindow(1)) as session,
         ):
             await until(lambda: transport.connected and session.connected)
@@ -114,7 +119,7 @@ async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path
         )
         connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
         client = Client.from_config(client_config(broker_port=broker.port, **user), "consumer")
-        async with connection.transport("a", SessionSecret(SessionSecret.new_digits())) as daemon, client:
+        async with connection.transport("a", SECRET, describe) as daemon, client:
             await until(lambda: daemon.connected and client.transport.connected)
             set_password(passwords, "new")
             await broker.restart()

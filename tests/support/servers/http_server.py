@@ -38,11 +38,14 @@ class HttpHarness:
         self.instruments = Instruments(self.registry)
         self.scrapes = 0
         self.source = fields.pop("source", None) or FakeSource()
+        self.peer_token, self.connect = None, None
         self.server = http_server(
             source=self.source,
             registry=self.registry,
             health=lambda: judge_health(self.facts),
             observer=self.instruments,
+            is_peer=lambda token: token == self.peer_token,
+            connect=lambda: self.connect,
             **fields,
         )
         self.registry.register(self)
