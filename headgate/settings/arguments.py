@@ -34,7 +34,7 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
 
 
 def require_integer(name: str, value: object, advice: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, SupportsIndex)):  # a slow check
         raise ConfigError(f"{name}={value!r:.60} has to be an integer{advice}")
     return index(value)
 
