@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import socket
 from datetime import UTC, datetime
+from unittest.mock import create_autospec
 
 import aiohttp
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from controller.local.certificates import LocalCertificateAuthority
@@ -17,7 +19,7 @@ from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 from web import listener
 from web.access import CHALLENGES, HttpAccess
-from web.listener import HttpDenials
+from web.listener import HttpConnection, HttpDenials
 from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)
@@ -230,3 +232,21 @@ async def test_refusals_are_logged_once_per_peer_reason_and_hour_and_all_are_cou
         ("10.0.0.2", "no_token"),
         ("10.0.0.1", "no_token"),
     ]
+
+
+# Which end of a connection counts as a request that was too slow: `test_server_security` has the others.
+
+
+async def test_a_client_that_gives_up_is_not_slow() -> None:
+    transport = create_autospec(asyncio.Transport, instance=True)
+    transport.is_closing.return_value = False
+    ends: list[bool] = []
+    connection = HttpConnection(
+        create_autospec(web.RequestHandler, instance=True), 0.0, lambda _, slow: ends.append(slow)
+    )
+    connection.connection_made(transport)
+    connection.data_received(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+    connection.eof_received()
+    connection.connection_lost(None)
+
+    assert [False] == ends

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
 from headgate.model.layout import segment_hash
 from headgate.storage.object_store import open_store
 from shard.access.rules import AccessRules, Right, Role
+from tests.headgate.reading.test_ledger_events import created, ledger, seek
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import HOSTILE, topic_document
 from tests.support.servers.http_server import HttpHarness
@@ -141,3 +143,49 @@ def test_bytes_are_shown_as_text_or_digits_up_to_a_limit():
     assert (shown(b"a\xff").text, shown(b"a\xff").encoding) == ("Yf8=", "base64")
     long = shown(("x" + "ä" * 4000).encode())
     assert (long.text, long.encoding, long.size_bytes) == ("x" + "ä" * 2047, "utf-8", 8001)
+
+
+# Events over HTTP, from a ledger in a folder: what is shown, its pages and limits, and what is left out.
+
+
+PARKED = e.KeyParked(topic_id=1, subscription_id=7, key=b"alice", reason="amount of alice is negative")
+
+
+@pytest.fixture
+async def event_pages(tmp_path):
+    chunks = [(10, [created()]), (20, [seek()]), (30, [PARKED]), (40, [created(8, "orders" + HOSTILE)])]
+    await ledger(0, *chunks, store=open_store(tmp_path.as_uri()))
+    async with (made := HttpHarness(ledger_url=tmp_path.as_uri())).server:
+        yield made
+
+
+async def found_events(event_pages, query=""):
+    status, _, text = await event_pages.get(f"/api/v1/events{query}")
+    document = json.loads(text)
+    return (status, text) if status != 200 else ([each["at_ms"] for each in document["events"]], document["next"])
+
+
+async def test_the_newest_events_come_first_and_page_by_page(event_pages):
+    assert await found_events(event_pages) == ([40, 30, 20, 10], None)
+    assert await found_events(event_pages, "?limit=2") == ([40, 30], 21), (
+        "the next page begins after the chunks that were read"
+    )
+    assert await found_events(event_pages, "?limit=2&before_ms=30") == ([20, 10], None)
+    assert await found_events(event_pages, "?topic=orders&since_ms=20") == ([30, 20], None)
+    assert [(await found_events(event_pages, query))[0] for query in ("?topic=nope", "?before_ms=x")] == [404, 400]
+
+
+async def test_no_key_and_no_reason_of_a_record_is_shown_and_names_are_text(event_pages):
+    for path in ("/api/v1/events", "/events"):
+        _, _, text = await event_pages.get(path)
+        assert ("a key was parked" in text, "alice" in text) == (True, False)
+    assert "<script>alert" not in text
+    _, _, text = await event_pages.get("/events?topic=orders&limit=1")
+    assert "/events?topic=orders&amp;limit=1&amp;before_ms=21" in text
+
+
+async def test_a_long_search_ends_where_its_time_or_its_bytes_do(event_pages, monkeypatch):
+    monkeypatch.setattr(stored_records, "MAX_BYTES", 1)
+    assert await found_events(event_pages) == ([], 41), "one object was read, and the next may be of the same time"
+    monkeypatch.setattr(stored_records, "MAX_SECONDS", 0.0)
+    assert await found_events(event_pages) == ([], 2**53)

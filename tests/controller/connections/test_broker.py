@@ -1,5 +1,7 @@
 """The connections to the broker use the password and the certificates that were read last."""
 
+import asyncio
+import itertools
 import random
 import shutil
 import subprocess
@@ -8,8 +10,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from controller.connections.broker import BrokerConnection
+from controller.connections.broker import (
+    DESCRIBE_AGAIN_SECONDS,
+    DROPPED_TOPIC,
+    MAX_OTHER_CLUSTERS,
+    BrokerConnection,
+    BrokerDrops,
+    OtherClusters,
+)
 from controller.daemon import Daemon
 from controller.leadership.session_secret import SessionSecret
 from controller.local.certificates import LocalCertificateAuthority
@@ -17,9 +27,11 @@ from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings, BrokerSettings, LedgerSettings
 from headgate.client.connection import Client
 from headgate.errors import ConfigError
+from headgate.protocol import codec
 from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt_packets import ReadingWindow
+from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.client_configs import client_config
 from tests.support.samples.secret_files import write_secret
@@ -137,3 +149,51 @@ async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path
             secret.chmod(0o600)
             connection.reload()
             await until(lambda: daemon.connected)
+
+
+# Another cluster of the same name on the broker is reported, and this one is described again.
+
+
+OWN, COPY = "a" * 32, "c" * 32
+
+
+@pytest.mark.looptime
+async def test_each_other_ledger_is_reported_once_and_contradicted_at_a_steady_pace() -> None:
+    def described(ledger_id: str) -> ClusterDescription:
+        return ClusterDescription(protocol=2, shards=4, ledger_url=f"file:///{ledger_id}", ledger_id=ledger_id)
+
+    published, loop = list[float](), asyncio.get_running_loop()
+    others = OtherClusters(lambda: described(OWN), lambda: published.append(loop.time()))
+    with capture_logs() as logs:
+        for payload in [*map(codec.encode, map(described, (OWN, "", "forged", COPY, OWN, COPY))), b"\xc1"]:
+            others.on_message("headgate/a/cluster", payload)
+        assert [f"file:///{COPY}"] == [each["other_ledger_url"] for each in logs]
+        for number in range(2 * MAX_OTHER_CLUSTERS):
+            others.on_message("headgate/a/cluster", codec.encode(described(f"{number:032x}")))
+            await asyncio.sleep(1)
+
+    assert len(logs) == MAX_OTHER_CLUSTERS
+    assert {DESCRIBE_AGAIN_SECONDS} == {later - earlier for earlier, later in itertools.pairwise(published)}
+
+
+# The broker's counter of dropped messages.
+
+
+@pytest.mark.parametrize(
+    ("values", "counted"),
+    [
+        ([b"5"], []),
+        ([b"5", b"5", b"7", b"7"], [2]),
+        ([b"5", b"0"], []),
+        ([b"5", b"2", b"3"], [2, 1]),
+        ([b"0", b"nothing", b"-3", b"1"], [1]),
+    ],
+    ids=["from before the start", "more", "a restart", "a restart, and more", "what is no number"],
+)
+def test_what_the_broker_drops_after_the_first_value_is_counted(values: list[bytes], counted: list[int]) -> None:
+    observer = RecordingObserver()
+    drops = BrokerDrops(observer)
+    for value in values:
+        drops.on_message(DROPPED_TOPIC, value)
+
+    assert [events.BrokerDroppedMessages(messages=number) for number in counted] == observer.events

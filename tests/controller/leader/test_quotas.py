@@ -28,6 +28,7 @@ from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, IDLE_PRODUCER_MS, MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import batch, created
 from tests.support.worlds.one_shard_programs import client as client_of
 
 pytestmark = pytest.mark.looptime
@@ -181,3 +182,22 @@ async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     assert ["orders"] == [topic.topic for topic in later.topics]
     logged = [(line["client"], line["quota"]) for line in logs if line["event"] == "quota.exceeded"]
     assert [("shop/client-shop", "requests_per_second")] == logged
+
+
+# A leader acts on the present rights of the sender. What attackers may not do is in tests/security/test_requests.py.
+
+
+async def test_a_stored_batch_is_answered_after_its_user_has_lost_the_right() -> None:
+    """ "Not stored" would be untrue."""
+    shard = OneShard()
+    async with shard.leader(), shard.client("client-shop", "shop") as shop:
+        await created(shop)
+        shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("orders",)),)})
+        identity = await shop.call(OpenProducer, token="t")
+        await shop.call(ProduceBatch, **batch(identity, 0))
+        shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("other",)),)})
+        repeated = await shop.call(ProduceBatch, **batch(identity, 0))
+        later = await shop.call(ProduceBatch, **batch(identity, 1))
+
+    assert repeated.duplicate
+    assert "forbidden" == later.verdict

@@ -1,4 +1,4 @@
-"""The secrets of a node's folder. What `headgate up --tls` makes of them is tested in tests/controller/cli/test_up_tls.py."""
+"""The secrets of a node's folder. What `headgate up --tls` makes of them is tested in tests/controller/cli/test_up.py."""
 
 from pathlib import Path
 

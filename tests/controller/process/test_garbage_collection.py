@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.process.garbage_collection import MAX_ENDED_TERMS, MAX_PROMOTIONS, NEVER, GarbageCollection
+from controller.process.garbage_collection import (
+    MAX_ENDED_TERMS,
+    MAX_PROMOTIONS,
+    NEVER,
+    CollectionHistory,
+    GarbageCollection,
+    due,
+)
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 
@@ -90,3 +97,34 @@ def test_frozen_terms_are_freed_after_they_have_ended(garbage: GarbageCollection
     for more in (0, MAX_ENDED_TERMS - 1, MAX_ENDED_TERMS):
         garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS + more, now=3.0)
     assert scopes(observed) == ["new", "all", "all"], "each counts once"
+
+
+# When which garbage is collected: each rule, with times as values.
+
+
+NOW = 10_000.0
+
+
+def test_nothing_is_collected_while_nothing_happens() -> None:
+    assert due(CollectionHistory(), 0, NOW) is None
+    assert CollectionHistory() == CollectionHistory(None, 0)
+
+
+@pytest.mark.parametrize(("promotions", "expected"), [(24, None), (25, "new"), (1_000, "new")])
+def test_new_objects_are_collected_after_many_promotions(promotions: int, expected: str | None) -> None:
+    """Rule 1."""
+    assert due(CollectionHistory(), promotions, NOW) == expected
+    assert due(CollectionHistory(NOW - 1, 1), promotions, NOW) == expected
+
+
+@pytest.mark.parametrize(("ended", "expected"), [(99, None), (100, "all"), (500, "all")])
+def test_all_objects_are_collected_after_many_terms_have_ended(ended: int, expected: str | None) -> None:
+    """Rule 2."""
+    assert due(CollectionHistory(NOW - 1, ended), 0, NOW) == expected
+    assert due(CollectionHistory(NOW - 1, ended), 25, NOW) == (expected or "new")
+
+
+@pytest.mark.parametrize(("age", "expected"), [(3_599.0, None), (3_600.0, "all")])
+def test_all_objects_are_collected_within_an_hour(age: float, expected: str | None) -> None:
+    """Rule 3."""
+    assert due(CollectionHistory(NOW - age), 0, NOW) == expected

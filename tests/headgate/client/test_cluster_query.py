@@ -2,14 +2,23 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from headgate.cli.context import CommandContext
 from headgate.client.admin import Admin
 from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
+from headgate.client.cluster_watch import SILENT_SECONDS, ClusterWatch, TopicPlaces
 from headgate.client.connection import Client
-from headgate.errors import NoLeaderError, RequestRejectedError
+from headgate.client.consumer import Consumer
+from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
+from headgate.ledger.identity import identity_object
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.protocol import codec
 from headgate.protocol.codec import (
     ClusterDescription,
@@ -21,12 +30,13 @@ from headgate.protocol.codec import (
     requests_filter,
     sender_of_request,
 )
-from headgate.protocol.replies import ClusterReply, LeaderReply, Rejected, Reply
+from headgate.protocol.replies import ClusterReply, LeaderReply, Rejected, Reply, TopicPlace
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import DescribeCluster, DescribeLeader
 from headgate.settings.config import ClientConfig
 from headgate.views.cluster import SubscriptionSummary
 from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.cluster_overviews import overview_message
 from tests.support.waiting import until
 
@@ -187,3 +197,182 @@ async def test_a_refusal_is_raised_and_ends_the_question():
         admin = await stack.enter_async_context(admin_of(broker, 1))
         with pytest.raises(RequestRejectedError, match="may not describe all topics"):
             await admin.describe_cluster()
+
+
+# A client finds a topic that more than one shard can have, and creates none before all others have denied it.
+
+
+NAME = "orders"
+"""Its places by 4 and 16 shards are 1 and 9."""
+
+
+def described(ledger_id: str, **shards: Any) -> ClusterDescription:
+    return ClusterDescription(protocol=PROTOCOL_VERSION, ledger_url="", ledger_id=ledger_id, **shards)
+
+
+class Leaders:
+    """What the leaders of shards answer; one without an answer does not reply."""
+
+    def __init__(self, **answers: TopicPlace) -> None:
+        self.answers: dict[int, TopicPlace] = {int(shard[1:]): answer for shard, answer in answers.items()}
+        self.asked: list[int] = []
+        self.watch = watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
+        watch.connection_changed(connected=True)
+        watch.described(described("aa", shards=16, earlier_shards=[4]))
+        self.places = TopicPlaces(watch, self.request, random.Random(1).random)
+
+    async def request(self, shard: int, _: object, timeout_seconds: float) -> Reply:
+        self.asked.append(shard)
+        if shard not in self.answers:
+            await asyncio.sleep(timeout_seconds)
+            raise NoLeaderError("its leader does not reply")
+        return Reply(request_id=1, leader_epoch=1, body=self.answers[shard])
+
+
+HAS, KNOWS, KNOWS_LESS = TopicPlace(topic_id=7, shards=[4, 16]), TopicPlace(shards=[4, 16]), TopicPlace()
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [({"s1": HAS, "s9": KNOWS}, 1), ({"s9": HAS}, 9), ({"s1": HAS}, 1), ({"s1": KNOWS_LESS, "s9": KNOWS}, 9)],
+    ids=["the old place", "the old place has no leader", "the new place has no leader", "neither has it"],
+)
+async def test_the_place_that_has_a_topic_is_found_whatever_the_others_do(
+    answers: Mapping[str, TopicPlace], found: int
+) -> None:
+    leaders = Leaders(**answers)
+
+    assert await leaders.places.shard_of(NAME, 5) == found
+    assert asyncio.get_running_loop().time() < 1
+
+
+async def test_a_place_is_remembered_until_its_leader_refuses() -> None:
+    leaders = Leaders(s1=HAS, s9=KNOWS)
+
+    async def ask(shard: int) -> int:
+        if leaders.answers[shard] is not HAS:
+            raise RequestRejectedError("invalid", "there is no such topic")
+        return shard
+
+    assert [await leaders.places.at(NAME, ask, 5) for _ in range(3)] == [1, 1, 1]
+    assert sorted(leaders.asked) == [1, 9]
+    leaders.answers = {1: KNOWS, 9: HAS}
+    assert await leaders.places.at(NAME, ask, 5) == 9
+    leaders.answers = {1: KNOWS, 9: KNOWS}
+    with pytest.raises(RequestRejectedError):
+        await leaders.places.at(NAME, ask, 5)
+
+
+async def test_a_consumer_registers_where_its_topic_is_by_now() -> None:
+    leaders, transport = Leaders(s1=HAS, s9=KNOWS), FakeBroker(random.Random(1)).transport("consumer")
+    client = Client(transport=transport, store=FakeStore(), cluster="test", client_id="consumer", now_ms=lambda: 0)
+    client.places, consumer = leaders.places, Consumer(client, topic=NAME, subscription="billing")
+    assert await leaders.places.shard_of(NAME, 5) == 1
+    leaders.answers = {1: KNOWS, 9: HAS}
+    opened = []
+
+    async def open_at(shard: int, _: float) -> None:
+        opened.append(shard)
+        if leaders.answers[shard] is not HAS:
+            raise RequestRejectedError("invalid", "there is no such topic")
+
+    consumer._membership = SimpleNamespace(open=open_at, close=lambda: None)
+    await consumer._join(5.0)
+
+    assert opened == [1, 9]
+
+
+async def test_a_creation_waits_until_all_places_deny_the_topic_by_its_list() -> None:
+    leaders = Leaders(s1=KNOWS_LESS, s9=KNOWS)
+    asyncio.get_running_loop().call_later(2, leaders.answers.update, {1: KNOWS})
+
+    assert await leaders.places.find(NAME, 5) == (9, [4, 16])
+    assert asyncio.get_running_loop().time() >= 2
+    leaders.answers = {1: KNOWS, 9: TopicPlace(shards=[4, 16, 17])}
+    with pytest.raises(NoLeaderError):  # The place by the longer list is asked, and does not reply.
+        await leaders.places.find(NAME, 5)
+    assert 14 in leaders.asked
+
+
+async def test_a_cluster_that_was_set_up_again_under_its_name_may_have_fewer_shards() -> None:
+    leaders = Leaders(s9=HAS)
+    assert await leaders.places.shard_of(NAME, 5) == 9
+    leaders.watch.described(described("", shards=2))
+    assert leaders.watch.shards.counts == (4, 16)  # A daemon that does not know its ledger yet.
+
+    leaders.watch.described(described("bb", shards=2))
+    await asyncio.sleep(SILENT_SECONDS)
+    leaders.watch.doubt()
+
+    assert leaders.watch.shards.counts == (2,)
+    assert await leaders.places.shard_of(NAME, 5) < 2
+
+
+# A client compares the ledger that it reads with that of the daemons.
+
+
+PLANT, THEIRS, OTHER = "plant", "a" * 32, "b" * 32
+
+
+def client_of(store: FakeStore | None) -> Client:
+    broker = FakeBroker()
+    described = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS)
+    broker.retained[cluster_topic(PLANT)] = codec.encode(described)
+    return Client(
+        transport=broker.transport("c"),
+        store=store,
+        cluster=PLANT,
+        client_id="c",
+        rng=random.Random(1),
+        config=ClientConfig(PLANT, "mq", 1883, "file:///mine"),
+    )
+
+
+def ledger(ledger_id: str) -> FakeStore:
+    return FakeStore(objects={IDENTITY_PATH: identity_object(ledger_id)})
+
+
+@pytest.mark.parametrize("store", [ledger(THEIRS), None], ids=["its store", "no store"])
+async def test_the_id_is_that_of_the_daemons(store: FakeStore | None) -> None:
+    async with client_of(store) as mine:
+        assert THEIRS == await mine.ledger_id()
+
+
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        (FakeStore(), r"file:///mine has no object ledger\.json, so it is no ledger"),
+        (ledger(OTHER), f"file:///mine is another ledger, with id {OTHER}"),
+    ],
+    ids=["an empty folder", "another ledger"],
+)
+async def test_a_consumer_with_a_wrong_ledger_url_learns_both(store: FakeStore, problem: str) -> None:
+    reads = Consumer(client_of(store), topic="orders", subscription="billing")
+    with pytest.raises(LedgerError, match=f"{problem}: the daemons of cluster 'plant' use s3://lake/plant with id a"):
+        await reads.__aenter__()
+
+
+async def test_an_unreachable_store_is_an_error_when_the_time_to_connect_is_over() -> None:
+    store = ledger(THEIRS)
+    store.outage()
+    reads = Consumer(client_of(store), topic="orders", subscription="billing", connect_timeout_seconds=5)
+    with pytest.raises(StoreUnavailableError, match=r"ledger\.json of file:///mine cannot be read.*s3://lake/plant"):
+        await reads.__aenter__()
+
+
+async def test_an_administrator_looks_for_no_time_in_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no record is that late, every record would be passed over."""
+    monkeypatch.setattr(Client, "from_config", lambda *_, **__: client_of(None))
+    monkeypatch.setattr("headgate.client.admin.open_store", lambda _: ledger(OTHER))
+    async with Admin(ClientConfig(PLANT, "mq", 1883, "file:///mine")) as admin:
+        with pytest.raises(LedgerError, match="file:///mine is another ledger"):
+            await admin.seek("orders", "billing", timestamp_ms=1_700_000_000_000)
+
+
+async def test_a_command_looks_for_no_events_in_another_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "client_of.toml"
+    file.write_text(f'cluster = "{PLANT}"\nbroker_host = "mq"\nbroker_port = 1\nledger_url = "file:///mine"\n')
+    monkeypatch.setattr(Client, "from_config", lambda *_, **__: client_of(FakeStore()))
+
+    with pytest.raises(LedgerError, match="so it is no ledger"):
+        await CommandContext(file).open_store()

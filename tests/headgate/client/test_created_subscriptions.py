@@ -1,23 +1,30 @@
 """Subscriptions that exist before their first consumer: real Producer, Consumer, Admin and leader, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from controller.settings.sections import RetentionSettings
+from controller.settings.sections import IngestSettings, RetentionSettings
 from headgate.client.admin import Admin, Seen
-from headgate.client.consumer import Consumer
+from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
-from headgate.errors import ConfigError, RequestRejectedError
+from headgate.errors import ConfigError, FencedError, RequestRejectedError
 from headgate.model.entries import SubscriptionType, TopicPolicy
+from headgate.protocol import codec
+from headgate.protocol.codec import ChunkAnnouncement, chunk_topic
 from headgate.protocol.requests import SegmentImport
 from headgate.reading.topic_files import positions_at
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import now_ms
-from tests.support.worlds.one_shard_programs import client, orders, produce
+from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
+from tests.support.worlds.one_shard_programs import client, consume, create, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -201,3 +208,244 @@ async def test_it_can_be_created_again_after_its_deletion_and_is_another_one():
         await admin.delete_subscription("orders", "billing", force=False)
         second = await admin.create_subscription("orders", "billing")
         assert first.subscription_id != second.subscription_id
+
+
+# Seeks while consumers run: real Producer, Consumer, Admin and leader, in virtual time.
+
+
+@asynccontextmanager
+async def reading(
+    records: int = 0, *, segments: int = 2, **options: Any
+) -> AsyncIterator[tuple[OneShard, Consumer, Admin]]:
+    """A shard whose topic ``orders`` has ``records``, with a consumer of its subscription and an administrator."""
+    async with orders(segments=segments) as (world, _):
+        if records:
+            await produce(world, records)
+        async with reader(world, **options) as consumer, Admin(client(world, "admin")) as admin:
+            yield world, consumer, admin
+
+
+async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ConsumedRecord]:
+    found: list[ConsumedRecord] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            record = await anext(consumer)
+            found.append(record)
+            if acknowledge:
+                await consumer.acknowledge(record)
+    return found
+
+
+def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(int(record.value))
+    return found
+
+
+async def test_records_delivered_before_a_seek_cannot_be_acknowledged():
+    async with reading(100, segments=1) as (_, consumer, admin):
+        before = await take(consumer, 50, acknowledge=False)
+        await admin.seek("orders", "billing", to="earliest")
+        await asyncio.sleep(0.5)
+        await consumer.acknowledge(before[-1])
+        await asyncio.sleep(1)
+        described = await admin.describe_subscription("orders", "billing")
+        assert 1 == consumer.metrics().rejected_acknowledgements
+
+    assert [0] == [segment.acknowledged_offset for segment in described.segments]
+
+
+async def _until_quiet(consumer: Consumer, seconds: float = 4) -> list[ConsumedRecord]:
+    found: list[ConsumedRecord] = []
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                record = await anext(consumer)
+        except TimeoutError:
+            return found
+        found.append(record)
+        await consumer.acknowledge(record)
+
+
+def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for record in (record for records in taken for record in records):
+        found.setdefault(record.segment, set()).add(record.offset)
+    return found
+
+
+async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
+    async with orders(segments=2) as (world, _), reader(world) as consumer, reader(world, "d") as other:
+        await asyncio.sleep(1)
+        await produce(world, 100)
+        read = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+        assert all(read)
+        moved = await consumer.seek(to="earliest")
+        again = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+        with pytest.raises(ConfigError, match="exactly one"):
+            await consumer.seek()
+
+    assert 1 == moved.seek_generation
+    assert _offsets(read) == _offsets(again)
+    for before, after in zip(read, again, strict=True):
+        assert max(record.generation for record in before) < min(record.generation for record in after)
+
+
+async def test_order_none_releases_children_and_order_strict_revokes_them():
+    async with reading(10, segments=1) as (world, consumer, admin):
+        await take(consumer, 5)
+        await admin.split("orders", 0)
+        await asyncio.sleep(0.1)
+        assert [0] == consumer.segments
+        await admin.set_order("orders", "billing", "none")
+        await asyncio.sleep(0.1)
+        assert [0, 1, 2] == consumer.segments
+        described = await admin.set_order("orders", "billing", "strict")
+        assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
+        await asyncio.sleep(0.5)
+        assert [0] == consumer.segments, "handed back, and nothing was fenced"
+        assert 0 == world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"})
+
+
+# Consumers at the end of a shard take small chunks from the leader's announcements, with the real leader of a shard.
+
+
+TOPIC = chunk_topic(CLUSTER, 0)
+
+
+class Spied(OneShard):
+    """Counts what is read from the store, and keeps what is announced."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**settings)
+        self.reads: list[str] = []
+        self.announced: list[ChunkAnnouncement] = []
+        self._read, self.store.read = self.store.read, self._counted
+        self.broker.spies.append(self._overhear)
+
+    async def _counted(self, path: str) -> bytes:
+        self.reads.append(path)
+        return await self._read(path)
+
+    def _overhear(self, message) -> None:
+        if message.topic == TOPIC:
+            self.announced.append(msgspec.msgpack.decode(message.payload, type=ChunkAnnouncement))
+
+
+async def follows(world: Spied, seconds: float = 2) -> None:
+    """Wait until the leader knows that a new consumer follows, and the consumer knows the key: two quick heartbeats."""
+    await asyncio.sleep(seconds)
+    world.reads.clear()
+
+
+async def received(consumer, *values: bytes) -> None:
+    async with asyncio.timeout(30):
+        assert [*values] == [(await anext(consumer)).value for _ in values]
+
+
+async def test_a_consumer_at_the_end_needs_no_store_until_the_leader_changes():
+    world = Spied()
+    async with AsyncExitStack() as programs:
+        async with world.leader("a"):
+            await create(world, segments=2)
+            producer = await programs.enter_async_context(Producer(client(world, "p")))
+            consumer = await programs.enter_async_context(reader(world))
+            await producer.send_and_wait("orders", b"k", b"0")
+            await received(consumer, b"0")
+            assert not world.announced, "no consumer has said that it follows"
+            await follows(world)
+            await producer.send_and_wait("orders", b"k", b"1")
+            await received(consumer, b"1")
+            assert not world.reads
+        async with world.leader("b"):
+            await producer.send_and_wait("orders", b"k", b"2")
+            await received(consumer, b"2")
+            assert world.reads, "it does not know the key of this term yet"
+            await follows(world, 6)
+            await producer.send_and_wait("orders", b"k", b"3")
+            await received(consumer, b"3")
+            assert not world.reads
+
+
+async def test_a_chunk_is_not_announced_if_the_broker_had_to_send_too_much_for_it():
+    world = Spied(ingest=IngestSettings(announce_bytes=20_000))
+    value = random.Random(1).randbytes(12_000)
+
+    async def is_announced(producer) -> bool:
+        before = len(world.announced)
+        await producer.send_and_wait("orders", b"k", value)
+        await asyncio.sleep(1)
+        return any(value in each.object for each in world.announced[before:])
+
+    async with world.leader(), Producer(client(world, "p")) as producer:
+        await create(world, segments=2)
+        async with reader(world, "c1"):
+            await follows(world)
+            assert await is_announced(producer)
+            async with reader(world, "c2"):
+                await follows(world)
+                assert not await is_announced(producer), "each of two clients would get 13 kB"
+            await asyncio.sleep(60)
+            assert await is_announced(producer)
+        await asyncio.sleep(60)
+        assert not await is_announced(producer), "no consumer follows"
+
+
+async def test_a_forged_chunk_is_not_delivered(caplog):
+    world = Spied()
+    async with world.leader(), client(world, "p") as connected, Producer(connected) as producer:
+        await create(world, segments=1)
+        async with reader(world) as consumer, world.broker.transport("forger") as forger:
+            await follows(world)
+            await producer.send_and_wait("orders", b"k", b"1")
+            await received(consumer, b"1")
+            genuine = world.announced[-1]
+            for data in (genuine.object.replace(b"1", b"2"), b""):
+                forged = msgspec.structs.replace(genuine, number=genuine.number + 1, object=data)
+                forger.publish(TOPIC, codec.encode(forged))
+            await asyncio.sleep(1)
+            await producer.send_and_wait("orders", b"k", b"3")
+            await received(consumer, b"3")
+    assert 1 == caplog.text.count("chunk.not_authentic")
+
+
+# Producer, Consumer and Admin with the real leader of a shard, over a fake broker and store, in virtual time.
+
+
+async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecessor_and_for_blocked_children():
+    """Both look like a subscription without records: nothing arrives for a minute, and nothing is held."""
+    async with orders(segments=1) as (world, _):
+        crashed = reader(world, "crashed")
+        await crashed.__aenter__()
+        await produce(world, 100)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.split("orders", 0)
+        await produce(world, 100, "again")
+        world.broker.cut("client-crashed")
+        began, found = asyncio.get_running_loop().time(), []
+        async with reader(world) as consumer:
+            asyncio.get_running_loop().call_later(120, world.drained_segments.update, {0: 100})
+            async for record in consumer.until_caught_up():
+                found.append(record)
+                await consumer.acknowledge(record)
+            assert consumer.metrics().acknowledged_records > 0
+        assert [100, 100] == [sum((r.segment == 0) is parent for r in found) for parent in (True, False)]
+        assert asyncio.get_running_loop().time() - began > 120
+        await crashed._release()
+
+
+async def test_deleting_a_topic_fences_its_consumers():
+    async with orders(records=20) as (world, _), reader(world) as consumer:
+        await consume(consumer, {}, 20)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.delete_topic("orders", force=True)
+        with pytest.raises(FencedError, match="topic 'orders' of consumer"):
+            async with asyncio.timeout(1):  # far below a heartbeat, so a push did it
+                await anext(consumer)
+
+
+async def test_stop_ends_the_iteration_until_everything_is_read():
+    async with orders(segments=1, records=3) as (world, _), reader(world, "c") as consumer:
+        async for _ in consumer.until_caught_up():
+            consumer.stop()

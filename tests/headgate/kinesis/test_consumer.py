@@ -19,7 +19,7 @@ from headgate.kinesis import KinesisConsumer, KinesisRecord
 from headgate.kinesis import consumer as module
 from headgate.kinesis.stream import IteratorExpiredError, KinesisUnavailableError
 from headgate.model.identifiers import Generation, Offset, SegmentId
-from tests.headgate.kinesis.test_aggregation import PACKED, RECORDS
+from tests.headgate.kinesis.test_stream import PACKED, RECORDS
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.waiting import until
 from tests.support.worlds.external_topic import ExternalTopicShard, world

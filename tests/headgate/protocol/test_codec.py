@@ -13,17 +13,29 @@ from headgate.protocol import codec
 from headgate.protocol import codec as t
 from headgate.protocol.codec import (
     MAX_PARTS,
+    PAGE_BYTES,
     PART_BYTES,
     PartCollector,
     Presence,
     batch_digest,
+    cut_page,
     encode,
+    follows,
     presence_topic,
     read_presence,
     split_message,
 )
-from headgate.protocol.replies import MessagePart
-from headgate.protocol.requests import Acknowledgement, ProduceBatch, Record, RecordHeader
+from headgate.protocol.replies import Done, MessagePart, Rejected
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import (
+    Acknowledgement,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RecordHeader,
+    RegisterConsumer,
+    Request,
+)
 
 
 def test_the_presence_of_a_client_has_its_address() -> None:
@@ -213,3 +225,122 @@ def test_a_part_of_an_earlier_message_is_ignored_while_a_later_one_is_incomplete
 
     assert [None] * 4 == [collector.add(part) for part in parts_of(LARGE, number=1)]
     assert LARGE == collector.add(last)
+
+
+# A batch with a part of an identity is invalid: a misspelt field would have it stored twice, or not at all.
+
+
+PRODUCE = {"type": "produce", "topic": "orders", "records": [[b"k", b"v", 0]]}
+OPEN = {"type": "open_producer", "token": "t"}
+
+
+def decoded(body: dict[str, Any]) -> Request:
+    return codec.decode_request(
+        msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": PROTOCOL_VERSION, "body": body})
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "problem"),
+    [
+        ({"producer_ID": 2, "sequence": 0}, "sequence without producer_id"),
+        ({"producer_id": None, "sequence": 7}, "sequence without producer_id"),
+        ({"producer_id": 2, "seqence": 7}, "producer_id without sequence"),
+        ({"producer_epoch": 1}, "producer_epoch without producer_id"),
+    ],
+    ids=["misspelt id", "no id", "misspelt sequence", "epoch alone"],
+)
+def test_a_part_of_an_identity_is_invalid(identity: dict[str, Any], problem: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        decoded(PRODUCE | identity)
+
+
+@pytest.mark.parametrize("identity", [{}, {"producer_id": 2, "sequence": 0}, {"producer_id": None, "sequence": None}])
+def test_a_whole_identity_and_none_are_valid(identity: dict[str, Any]) -> None:
+    request = decoded(PRODUCE | identity)
+
+    assert request == codec.decode_request(codec.encode(request)), "the first sequence, 0, is sent"
+
+
+def test_an_epoch_to_continue_needs_its_id() -> None:
+    with pytest.raises(msgspec.ValidationError, match="producer_epoch without producer_id"):
+        decoded(OPEN | {"producer_epoch": 3})
+    assert isinstance(decoded(OPEN | {"producer_epoch": 0}).body, OpenProducer)
+
+
+# Only a CHECKPOINT consumer has positions of its own: with another type the leader's would silently apply.
+
+
+REGISTER = {"type": "register", "topic": "orders", "subscription": "billing", "consumer": "b-1", "incarnation": 1}
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+def test_positions_of_another_type_are_invalid(kind: str) -> None:
+    body = {**REGISTER, "subscription_type": kind, "positions": [[0, 1]]}
+    with pytest.raises(msgspec.ValidationError, match="positions: only for type CHECKPOINT"):
+        codec.decode_request(
+            msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": PROTOCOL_VERSION, "body": body})
+        )
+
+
+def test_positions_arrive_as_pairs() -> None:
+    body = RegisterConsumer(
+        **{name: value for name, value in REGISTER.items() if name != "type"},
+        subscription_type="CHECKPOINT",
+        positions=[(0, 5), (2, 0)],
+    )
+    request = Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="c", body=body)
+
+    assert request == codec.decode_request(codec.encode(request))
+
+
+# Lists are cut into pages without gaps or repetitions.
+
+
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
+
+
+def all_pages(items: dict[tuple[str, ...], Rejected], page_bytes: int) -> list[list[Rejected]]:
+    pages: list[list[Rejected]] = []
+    after: str | None = None
+    while True:
+        page, after = cut_page(
+            ((names, item) for names, item in sorted(items.items()) if follows(after, *names)), page_bytes
+        )
+        pages.append(page)
+        if after is None:
+            return pages
+
+
+@given(st.dictionaries(st.tuples(NAMES, NAMES), st.integers(0, 300), max_size=20), st.integers(1, 1000))
+def test_the_pages_contain_every_item_once_in_order(sizes, page_bytes):
+    items = {names: Rejected(verdict="invalid", reason="x" * size) for names, size in sizes.items()}
+
+    pages = all_pages(items, page_bytes)
+
+    assert [item for page in pages for item in page] == [item for _, item in sorted(items.items())]
+    for page in pages:
+        assert len(page) <= 1 or sum(len(codec.encode(item)) for item in page) <= page_bytes
+
+
+def test_a_page_is_as_full_as_its_size_allows():
+    item = Done()
+    items = {(name,): item for name in "abcde"}
+
+    assert [len(page) for page in all_pages(items, 2 * len(codec.encode(item)))] == [2, 2, 1]
+
+
+def test_only_the_items_of_one_page_are_built():
+    built: list[str] = []
+
+    def describe(name: str) -> Done:
+        built.append(name)
+        return Done()
+
+    cut_page((((name,), describe(name)) for name in "abcde"), 2 * len(codec.encode(Done())))
+
+    assert built == ["a", "b", "c"]
+
+
+def test_a_page_has_256_kib() -> None:
+    assert PAGE_BYTES == 262_144

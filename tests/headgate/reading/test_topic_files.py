@@ -1,11 +1,21 @@
 """Which objects hold the records of a topic."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.errors import ObjectMissingError
-from headgate.reading.topic_files import StoredObjects, list_objects, select_files, terms_of, topic_files
+from headgate.reading.topic_files import (
+    CONCURRENT_CHUNK_READS,
+    StoredObjects,
+    first_chunk_at,
+    list_objects,
+    select_files,
+    terms_of,
+    topic_files,
+)
 from tests.support.fakes.memory_ledger import LedgerInMemory
-from tests.support.samples.positioned_ledger import LedgerWithPositions
+from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 from trials.compaction import compact
 
 pytestmark = pytest.mark.looptime
@@ -99,3 +109,103 @@ async def test_a_lost_chunk_is_an_error_and_not_a_shorter_list() -> None:
 
     with pytest.raises(ObjectMissingError, match="chunk 3 of shard 0 is missing"):
         await listed(known)
+
+
+# Offsets at a point in time, in chunks and in compacted ranges.
+
+
+@pytest.mark.parametrize(("at_ms", "older"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (30, 3), (31, 4)])
+async def test_the_number_of_chunks_older_than_a_time(at_ms: int, older: int) -> None:
+    """Chunks at 10, 20, 20 and 30 ms."""
+    known = LedgerWithPositions()
+    for time in (10, 20, 20, 30):
+        await known.write(time, 0)
+
+    assert older == await first_chunk_at(known.ledger, [1, 2, 3, 4], at_ms)
+
+
+async def test_finding_a_time_takes_few_reads() -> None:
+    known = LedgerWithPositions()
+    for time in range(200):
+        await known.write(time * 10, 0, 1)
+    assert {0: 123, 1: 123} == await known.positions(1225)
+
+    assert 16 + CONCURRENT_CHUNK_READS >= known.ledger.store.calls["read"]
+
+
+async def test_an_idle_segment_is_at_its_end() -> None:
+    known = LedgerWithPositions()
+    await known.write(10, 0, 1)
+    for time in range(20, 20 + 3 * CONCURRENT_CHUNK_READS):
+        await known.write(time, 1)
+
+    assert {0: 1, 1: 11} == await known.positions(30)
+
+
+async def test_records_of_another_topic_do_not_count() -> None:
+    known = LedgerWithPositions()
+    await known.write(10, 0)
+    await known.write(20, 0, topic_id=9)
+    await known.write(30, 0)
+
+    assert {0: 1, 1: 0} == await known.positions(20)
+
+
+async def test_a_gap_is_an_error_and_not_the_end() -> None:
+    """As the end of the ledger, it would hide everything after it."""
+    known = LedgerWithPositions()
+    for time in range(10, 60, 10):
+        await known.write(time, 0)
+    await known.ledger.delete(1)
+
+    with pytest.raises(ObjectMissingError):
+        await known.positions(20)
+
+
+@pytest.mark.parametrize("hidden", [{4}, {5}, {3, 4}, {4, 5}, {3, 5}])
+async def test_a_listing_that_lags_moves_no_position_behind_a_record(hidden: set[int], monkeypatch) -> None:
+    """A seek would skip the records of a chunk that the listing does not show yet."""
+    known = LedgerWithPositions()
+    for time, segment in ((10, 0), (20, 0), (30, 0), (3_600_040, 0), (3_600_050, 1)):  # the shard was idle for an hour
+        await known.write(time, segment)
+    shown = known.ledger.numbers
+
+    async def numbers(after: int = 0) -> list[int]:
+        return [each for each in await shown(after=after) if each not in hidden]
+
+    monkeypatch.setattr(known.ledger, "numbers", numbers)
+    assert {0: 2, 1: 0} == await known.positions(25)
+
+
+CHUNKS = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=3)), max_size=25
+)
+
+
+@given(CHUNKS, st.integers(0, 60), st.integers(0, 26))
+async def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted: int) -> None:
+    """Compared with a walk through all chunks. Chunks include splits, and some are compacted and deleted.
+
+    A child has a position above 0 only if all its ancestors are read to their end.
+    """
+    known = LedgerWithPositions()
+    await known.write(1)
+    time = 1
+    for pause, steps in chunks:
+        time += pause
+        possible: list[Step] = []
+        for step in steps:
+            active = {s.segment_id for s in known.state.topics["t"].layout.active()}
+            if step == "split" or step in active:
+                possible.append(step)
+            if step == "split":
+                break
+        await known.write(time, *possible)
+    if compacted:
+        await known.compact(min(compacted, known.state.chunk))
+    found = await known.positions(at_ms)
+    assert known.expected(at_ms) == found
+    layout = known.state.topics["t"].layout
+    for segment, offset in found.items():
+        for ancestor in layout.ancestors(segment):
+            assert offset == 0 or found[ancestor] == layout.segments[ancestor].end_offset

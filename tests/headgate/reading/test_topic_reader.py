@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.chunk_writer.builder import ChunkBuilder
-from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.client.topic_source import TopicSource
+from headgate.errors import HeadgateError, LedgerError, PositionOutOfRangeError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
-from headgate.ledger.objects import chunk_path
+from headgate.ledger.objects import chunk_path, snapshot_path
 from headgate.process.background import cancel_and_wait
-from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.stored_rows import LedgerRecord, select_offsets
 from headgate.reading.tail import Head
+from headgate.reading.topic_position import MAX_POSITION_BYTES, CopyProgress, Snapshot, beginning, decode_copy
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
+from tests.headgate.cli.records.test_read import never
+from tests.support.fakes import cli_client
 from tests.support.logged import errors_of
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
 from trials.compaction import compact
@@ -332,3 +336,137 @@ async def test_a_reader_that_is_left_early_closes_what_it_reads(follows: bool, m
         await anext(records)
 
     assert closed
+
+
+# Which offsets a reader of a topic wants.
+
+
+@pytest.fixture(scope="module")
+def topic() -> TopicInfo:
+    """Segment 0 was pruned, 1 has two records, 2 has none and 3 has one."""
+
+    async def write() -> TopicInfo:
+        known = LedgerWithPositions()
+        for steps in ((0, 1, 1), ("split",), (3,)):
+            await known.write(10, *steps)
+        return known.description()
+
+    described = asyncio.run(write())
+    kept = [each for each in described.segments if each.segment != 0]
+    return TopicInfo(
+        topic="t", topic_id=1, shard=0, layout_epoch=1, segments=tuple(kept), subscriptions=described.subscriptions
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "selected"),
+    [
+        pytest.param(None, {1: (0, 2), 2: (0, 0), 3: (0, 1)}, id="all"),
+        pytest.param({3: (0, None), 1: (1, None)}, {1: (1, 2), 3: (0, 1)}, id="from an offset to the end"),
+        pytest.param({1: (0, 1)}, {1: (0, 1)}, id="up to an offset"),
+        pytest.param({1: (2, None)}, {1: (2, 2)}, id="none, at the end"),
+        pytest.param({}, {}, id="no segment"),
+    ],
+)
+def test_offsets(topic: TopicInfo, offsets: dict | None, selected: dict) -> None:
+    assert list(selected.items()) == list(select_offsets(topic, offsets).items())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        pytest.param(
+            {0: (0, 5)},
+            "segment 0 of topic 't' was pruned, and its records were deleted; "
+            "its segments, and their offsets, are 1 (0 to 2), 2 (0 to 0), 3 (0 to 1)",
+            id="pruned",
+        ),
+        pytest.param({9: (0, None)}, "topic 't' has no segment 9; its segments", id="never existed"),
+        pytest.param({1: (3, None)}, "segment 1 of topic 't' ends at offset 2: choose 0 to 2", id="behind the end"),
+        pytest.param({1: (0, 3)}, "ends at offset 2", id="up to behind the end"),
+        pytest.param({1: (-1, 1)}, "choose 0 to 2", id="negative"),
+        pytest.param({1: (2, 1)}, "choose 0 to 2", id="backwards"),
+    ],
+)
+def test_offsets_that_do_not_exist(topic: TopicInfo, offsets: dict, text: str) -> None:
+    with pytest.raises(PositionOutOfRangeError) as caught:
+        select_offsets(topic, offsets)
+    assert text in str(caught.value)
+
+
+# A copy in any number of runs has each record once, each key in order, with small positions.
+
+
+LEDGER_ID = "0123456789abcdef" * 2
+
+
+async def begun(known: LedgerWithPositions, stored: bytes | None) -> CopyProgress:
+    topic = known.description()
+    source = TopicSource(topic, known.ledger, LEDGER_ID, newest_chunk=1, describe=never)
+    position = beginning(topic, LEDGER_ID) if stored is None else decode_copy(stored)
+    assert position is not None
+    now = Snapshot(topic, LEDGER_ID, *await source.newest())
+    return CopyProgress(now, await source.starts_after(position, now, remedy=""))
+
+
+async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> tuple[list[LedgerRecord], bytes | None]:
+    """Copy at most ``limit`` records; return them, and the position that the producer has stored."""
+    source = known.description()
+    progress = await begun(known, stored)
+    copied: list[LedgerRecord] = []
+    async for record in TopicReader(known.ledger, source, starts=progress.starts).stored():
+        if len(copied) == limit:
+            break
+        copied.append(record)
+        stored = progress.after(record.segment, record.offset)
+    else:
+        assert progress.records == len(copied)
+    return copied, stored
+
+
+@given(CHUNKS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 21))
+async def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[int], compacted: int) -> None:
+    """Runs end at any record, and records, splits and a compaction come between them."""
+    known = LedgerWithPositions()
+    await known.write(1)
+    copied: list[LedgerRecord] = []
+    stored: bytes | None = None
+    pauses = dict(zip(range(2, 100, 3), limits, strict=False))
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * time, *possible(known, steps))
+        if time in pauses:
+            found, stored = await run(known, stored, pauses[time])
+            copied += found
+        if time == compacted:
+            await known.compact(known.state.chunk)
+            await known.write(10 * time + 1)
+            await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
+    found, stored = await run(known, stored, 10_000)
+    copied += found
+
+    topic = known.state.topics["t"]
+    for segment, tail in topic.tails.items():
+        assert list(range(tail.next_offset)) == [each.offset for each in copied if each.segment == segment]
+        for ancestor in topic.layout.ancestors(segment):
+            last = max((at for at, each in enumerate(copied) if each.segment == ancestor), default=-1)
+            assert all(at > last for at, each in enumerate(copied) if each.segment == segment)
+    assert ([], stored) == await run(known, stored, 10_000), "nothing is left"
+
+
+@pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x", b"\x99\xa1\xff" + bytes(8)])
+def test_the_position_of_another_program_is_none_of_a_copy(stored: bytes) -> None:
+    assert decode_copy(stored) is None
+
+
+def test_a_copy_whose_position_would_be_too_large_does_not_begin() -> None:
+    def begin(segments: int) -> None:
+        ends = [cli_client.segment(number, 0, 65_535, next_offset=10**9) for number in range(segments)]
+        CopyProgress(
+            Snapshot(cli_client.topic("orders", *ends), LEDGER_ID, 2**32, 2**62), dict.fromkeys(range(segments), 0)
+        )
+
+    begin(150)
+    with pytest.raises(
+        HeadgateError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: copy it with a program"
+    ):
+        begin(200)

@@ -6,14 +6,22 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from controller.backup.copy import copy_shard
 from controller.settings.sections import MAX_QUEUE_BYTES
+from controller.snapshots.job import take_snapshot
+from drain.backlog.results import Result, publish_result
 from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
+from headgate.ledger.identity import claim_ledger_id
+from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import MAX_CHUNK_BYTES, LocalStore, _await_foreign_threads, open_store
+from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.fakes.object_store import FakeStore
 
 
 async def test_an_unusable_folder_fails_every_operation_until_it_is_repaired(tmp_path: Path):
@@ -162,3 +170,41 @@ def test_the_end_of_the_process_waits_for_threads_of_a_library():
 
 def test_everything_that_may_wait_fits_into_a_chunk() -> None:
     assert 2 * MAX_QUEUE_BYTES <= MAX_CHUNK_BYTES
+
+
+# What is written once counts as written, although the store loses its answer: each object of a ledger.
+
+
+Write = Callable[[FakeStore], Awaitable[object]]
+
+
+async def chunk(store: FakeStore) -> None:
+    await Ledger(store, 0).append(9, b"own")
+
+
+async def snapshot(store: FakeStore) -> None:
+    await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0)
+
+
+async def result(store: FakeStore) -> None:
+    await publish_result(store, Result(0, 8, ()))
+
+
+async def ledger_id(store: FakeStore) -> None:
+    await claim_ledger_id(store, "it")
+
+
+async def copy(store: FakeStore) -> None:
+    await copy_shard(LedgerInMemory(10).store, store, 0, lambda _, __: None)
+
+
+@pytest.mark.parametrize("write", [chunk, snapshot, result, ledger_id, copy])
+async def test_an_object_is_recognized_that_a_store_has_created_without_saying_so(write: Write) -> None:
+    store, loses = LedgerInMemory(8).store, LedgerInMemory(8).store
+    loses.fail_next("unknown_written", times=10)
+
+    await write(store)
+    await write(loses)
+
+    new = loses.objects.keys() - LedgerInMemory(8).store.objects.keys()
+    assert new == store.objects.keys() - LedgerInMemory(8).store.objects.keys() != set()

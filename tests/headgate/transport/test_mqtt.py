@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import random
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +16,17 @@ from paho.mqtt.client import CallbackAPIVersion
 from paho.mqtt.client import Client as PahoClient
 
 from controller.local.embedded import EmbeddedBroker
+from headgate.client.connection import Client
 from headgate.errors import TransportError
 from headgate.log.event_log import LogEvent
+from headgate.settings.config import ClientConfig
 from headgate.transport import mqtt
-from headgate.transport.connection_options import MqttTiming
+from headgate.transport.broker_tls import BrokerTls, TlsSockets
+from headgate.transport.connection_options import EarlyLosses, MqttTiming, pause_after_attempt
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
 from tests.support.fakes.broker import FakeBroker, FakeTransport
-from tests.support.servers.scripted_broker import connack
+from tests.support.servers.scripted_broker import connack, scripted_broker
 from tests.support.waiting import until
 
 
@@ -372,3 +377,80 @@ async def test_closing_ends_the_wait_for_an_answer_that_the_broker_never_gives()
             await asyncio.sleep(0)
         async with asyncio.timeout(30.0):
             await subscribing
+
+
+# An attempt to connect ends when it is not wanted any more, and not later than the wait for it.
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["without TLS", "in the handshake"])
+async def test_closing_does_not_wait_for_a_broker_that_does_not_answer(tls: bool) -> None:
+    """A command that has said so must end, and not wait for its attempt."""
+    limit_seconds = 100.0
+    context = ssl.create_default_context()
+    encrypted = BrokerTls(lambda: context, "localhost") if tls else None
+    contacted = asyncio.Event()
+    async with scripted_broker(b"", contacted) as port:
+        timing = MqttTiming(connect_timeout_seconds=limit_seconds, keepalive_seconds=int(limit_seconds))
+        transport = MqttTransport("127.0.0.1", port, "c", tls=encrypted, timing=timing)
+        await transport.__aenter__()
+        await contacted.wait()
+        async with asyncio.timeout(limit_seconds / 2):
+            await transport.__aexit__(None, None, None)
+
+    assert transport.unreachable_reason is None
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(None, 3.0), (0.5, 0.5), (4.0, 4.0), (60.0, 10.0)])
+def test_an_attempt_does_not_outlive_the_wait_for_it(seconds: float | None, expected: float) -> None:
+    assert MqttTiming.for_first_connection(seconds).connect_timeout_seconds == expected
+
+
+def test_the_client_of_a_command_uses_the_wait_of_the_command(tmp_path: Path) -> None:
+    config = ClientConfig(
+        cluster="c", broker_host="h", broker_port=1, ledger_url=tmp_path.as_uri(), broker_timeout_seconds=4.0
+    )
+    transport = Client.from_config(config, "admin").transport
+
+    assert isinstance(transport, MqttTransport)
+    assert transport._timing.connect_timeout_seconds == 4.0
+
+
+def test_after_closing_no_handshake_begins() -> None:
+    """The thread that connects may reach it only then."""
+    context = ssl.create_default_context()
+    sockets = TlsSockets(BrokerTls(lambda: context, "localhost"))
+    sockets.abort()
+    with socket.socket() as plain, pytest.raises(ConnectionAbortedError):
+        sockets.wrap_socket(plain)
+
+
+# How long a transport waits before it connects again.
+
+
+def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
+    """Of two programs with one client id, each is connected while the other pauses, up to 30 seconds."""
+    losses = EarlyLosses(random.Random(1).random)
+    pauses = [0.0]
+    for _ in range(200):
+        pauses.append(losses.pause_after(min(2.0 ** len(pauses) / 40, 30.0)))
+
+    assert max(pauses[1:4]) < 1
+    assert max(pauses) <= 30
+    assert sum(pauses[-100:]) / 100 > 10
+    assert losses.in_a_row == 200
+
+
+def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
+    losses = EarlyLosses(random.Random(1).random)
+    for _ in range(200):
+        losses.pause_after(0.0)
+
+    assert losses.pause_after(60.0) <= 0.1
+    assert losses.in_a_row == 0
+    assert losses.pause_after(6.0) <= 0.1, "five seconds are long after a short pause"
+
+
+@pytest.mark.parametrize(("attempt_seconds", "pause_seconds"), [(0.0, 2.0), (0.5, 1.5), (3.0, 0.05)])
+def test_the_time_of_a_failed_attempt_counts_as_its_pause(attempt_seconds: float, pause_seconds: float) -> None:
+    """A network that returns while an attempt waits is used at once."""
+    assert pause_after_attempt(2.0, attempt_seconds) == pause_seconds

@@ -1,5 +1,7 @@
 """Messages are decoded as paho decodes them."""
 
+from unittest.mock import Mock, call
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.transport.mqtt_packets import CONTENT_TYPE, decode_publish, encode_publish
+from headgate.transport.mqtt_packets import CONTENT_TYPE, MESSAGE_BYTES, ReadingWindow, decode_publish, encode_publish
 
 
 def packet(
@@ -88,3 +90,23 @@ def test_an_encoded_message_is_what_paho_writes(size_bytes: int, mqtt5: bool) ->
 def test_a_malformed_packet_is_an_error(body: bytes) -> None:
     with pytest.raises((ValueError, IndexError, KeyError)):
         decode_publish(0x30, body, mqtt5=True)
+
+
+# Sessions stop and continue reading together.
+
+
+def test_all_readers_pause_above_the_limit_and_continue_at_half_of_it() -> None:
+    window, reader, other = ReadingWindow(4 * (MESSAGE_BYTES + 10)), Mock(), Mock()
+    window.readers |= {reader, other}
+    for _ in range(4):
+        window.take(10)
+    assert ([], False) == (reader.mock_calls, window.full)
+
+    window.take(10)
+    window.give_back(10)
+    window.give_back(10)
+    assert ([call.pause_reading()], True) == (reader.mock_calls, window.full)
+    window.give_back(10)
+    window.give_back(10)
+    assert ([call.pause_reading(), call.resume_reading()], False) == (reader.mock_calls, window.full)
+    assert reader.mock_calls == other.mock_calls

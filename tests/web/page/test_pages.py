@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from headgate.views.cluster import ComponentInfo
 from metrics.health import HealthFacts, judge_health
@@ -22,6 +23,7 @@ from tests.support.samples.status_documents import (
 )
 from web.api.overview import merged
 from web.api.query import Query
+from web.page import markup as units
 from web.page.markup import element, markup
 from web.page.overview import ALERTS, listing_page, overview_page
 from web.page.shell import Surroundings, whole_page
@@ -147,3 +149,26 @@ def test_what_waits_is_said_in_the_words_of_explain():
     text = text_of(subscription_page(subscription_document()).parts["waiting"])
 
     assert "segments 2, 3 wait for segment 0. Segment 0 has 100 unacknowledged records." in text
+
+
+# Values as people read them.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (950, "950"),
+        (9_999, "9 999"),
+        (10_000, "10 k"),
+        (12_345, "12.3 k"),
+        (123_456, "123 k"),
+        (999_600, "1 M"),
+        (4_560_000, "4.56 M"),
+        (10**17, "100 P"),
+        (10**20, "100 000 P"),
+    ],
+)
+def test_counts_have_three_digits_above_ten_thousand(value, text):
+    assert units.count(value) == text
