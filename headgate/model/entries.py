@@ -78,6 +78,19 @@ class SubscriptionCommandEntry(SubscriptionEntry, frozen=True, kw_only=True):
     token: str = ""
 
 
+class HoldingEntry(SubscriptionEntry, frozen=True, kw_only=True):
+    """Fields of every entry about the holder of a segment.
+
+    It holds the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them. ``generation``
+    fences the previous holder.
+    """
+
+    segment: int
+    generation: int
+    first_bucket: int = 0
+    end_bucket: int = 0
+
+
 class TermStarted(Entry, frozen=True, tag="term_started"):
     """First entry of a leader term. Creating its chunk makes ``instance`` the leader.
 
@@ -462,37 +475,20 @@ class ConsumerRemoved(SubscriptionCommandEntry, frozen=True, tag="consumer_remov
     reason: LeaveReason
 
 
-class SegmentGranted(SubscriptionEntry, frozen=True, tag="segment_granted"):
-    """``consumer`` reads the segment from now on; ``generation`` fences the previous holder.
+class SegmentGranted(HoldingEntry, frozen=True, tag="segment_granted"):
+    """``consumer`` reads the segment from now on, or the keys of its buckets."""
 
-    It reads the keys of the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0
-    means all of them.
-    """
-
-    segment: int
     consumer: str
-    generation: int
-    first_bucket: int = 0
-    end_bucket: int = 0
 
 
-class SegmentRevoked(SubscriptionEntry, frozen=True, tag="segment_revoked"):
+class SegmentRevoked(HoldingEntry, frozen=True, tag="segment_revoked"):
     """The holder was asked to finish. It holds the segment, or its buckets, until they are released."""
 
-    segment: int
-    generation: int
-    first_bucket: int = 0
-    end_bucket: int = 0
 
-
-class SegmentReleased(SubscriptionEntry, frozen=True, tag="segment_released"):
+class SegmentReleased(HoldingEntry, frozen=True, tag="segment_released"):
     """The segment, or its buckets, has no holder. Acknowledgements at this generation are rejected."""
 
-    segment: int
-    generation: int
     reason: ReleaseReason
-    first_bucket: int = 0
-    end_bucket: int = 0
 
 
 class SegmentsDrained(SubscriptionEntry, frozen=True, tag="segments_drained"):
