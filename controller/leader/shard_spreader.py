@@ -68,7 +68,7 @@ class Registration:
 
     1. It is settled once its session has lasted for ``settle_seconds``. A new session begins again.
     2. `controller.leadership.policy.shard_load` decides which loads it reports. All daemons weigh the shards by them.
-    3. It says whether it can do a leader's work, or what it lacks (`controller.leadership.policy.readiness`).
+    3. It says whether it can do a leader's work, or what it lacks (`readiness`).
     """
 
     instance: str

@@ -14,10 +14,6 @@
   They do not survive a reconnection: publish them again when a handler receives ``True``.
 * Outgoing messages are bounded in bytes and number (`OutgoingMessages`). Incoming ones are not queued: the loop reads
   one packet per turn, and the windows of the protocol above bound the rest at the broker.
-
-`publish` and incoming messages use paho directly: aiomqtt publishes one message at a time, two
-turns of the loop later (a fifth of a round trip), and starts a task per incoming message, which
-takes three times as long.
 """
 
 import asyncio
@@ -28,7 +24,7 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
@@ -40,6 +36,7 @@ from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
+from headgate.transport import mqtt_client
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_options import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
 from headgate.transport.mqtt_connection import (
@@ -47,27 +44,12 @@ from headgate.transport.mqtt_connection import (
     MessageRouter,
     OutgoingMessages,
     PacketWriter,
-    answer_unless_lost,
     broker_properties,
-    close_socket,
-    end_wait_for_answer,
     loss_reason,
-    mark_errors_as_retrieved,
-    on_acceptance,
-    on_answered_message,
-    on_arrival,
-    paho_of,
-    ping_after,
-    raise_if_lost,
     refuses_version,
-    report_early_end,
-    wait_until_lost,
 )
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
-
-if TYPE_CHECKING:
-    import ssl
 
 TAKEN_OVER_AFTER_LOSSES: Final = 3
 """Early losses in a row that are reported as a client id used twice. A restart of the broker causes one."""
@@ -210,7 +192,7 @@ class MqttTransport:
         if attempt is None or not attempt.connected:
             return False
         return attempt.writer.publish(
-            paho_of(attempt.client),
+            mqtt_client.paho_of(attempt.client),
             topic,
             payload,
             retain=retain,
@@ -233,7 +215,7 @@ class MqttTransport:
         self._closing.set()
         self._connection_lost.set()
         if self._attempt is not None:
-            end_wait_for_answer(self._attempt.client, "the connection is not wanted any more")
+            mqtt_client.end_wait_for_answer(self._attempt.client, "the connection is not wanted any more")
             if self._attempt.sockets is not None:
                 self._attempt.sockets.abort()
         if self._task is not None:
@@ -259,7 +241,7 @@ class MqttTransport:
                 accepted_at = loop.time()
                 self._attach(attempt)
                 await self._subscribe_all(client)
-                raise_if_lost(client)
+                mqtt_client.raise_if_lost(client)
                 outage_logged = not self.logs_outages
                 refusals.clear()
                 self._report_connection(attempt, mqtt5=mqtt5)
@@ -273,7 +255,7 @@ class MqttTransport:
                     mqtt5 = False
                     continue
                 mqtt5 = True  # The next broker at this address may be a newer one.
-                ended_by_broker = not paho_of(client).is_connected()
+                ended_by_broker = not mqtt_client.paho_of(client).is_connected()
                 self.unreachable_reason, cause = loss_reason(
                     error, self._login.tls, attempt.sockets, self._login.username
                 )
@@ -287,7 +269,7 @@ class MqttTransport:
                         handler(self.unreachable_reason)
             finally:
                 self._detach()
-                await close_socket(client)
+                await mqtt_client.close_socket(client)
             if accepted_at is None or not ended_by_broker:
                 pause_seconds = pause_after_attempt(outages.next_seconds(), loop.time() - began_at)
             else:
@@ -337,21 +319,21 @@ class MqttTransport:
             logger=PAHO_LOGGER,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
-        paho = paho_of(client)
-        mark_errors_as_retrieved(client)
-        report_early_end(client)
-        on_answered_message(client, partial(self._on_answered_message, client))
+        paho = mqtt_client.paho_of(client)
+        mqtt_client.mark_errors_as_retrieved(client)
+        mqtt_client.report_early_end(client)
+        mqtt_client.on_answered_message(client, partial(self._on_answered_message, client))
         if mqtt5:
-            on_acceptance(client, self._on_acceptance)
+            mqtt_client.on_acceptance(client, self._on_acceptance)
         else:
             self.broker = None
-        on_arrival(client, self._on_message, mqtt5=mqtt5)
+        mqtt_client.on_arrival(client, self._on_message, mqtt5=mqtt5)
         paho.connect_timeout = self._timing.connect_timeout_seconds
         return client
 
     def _new_attempt(self, client: aiomqtt.Client) -> Attempt:
         writer = PacketWriter(OutgoingMessages(*self._outgoing_limits), self._timing)
-        paho_of(client).on_socket_register_write = writer.on_write_pending
+        mqtt_client.paho_of(client).on_socket_register_write = writer.on_write_pending
         return Attempt(client, writer)
 
     def _on_answered_message(self, client: aiomqtt.Client, packet_id: int, reason: ReasonCode) -> None:
@@ -383,16 +365,16 @@ class MqttTransport:
 
         password, attempt.sockets = await asyncio.to_thread(read)
         if login.username is not None:
-            paho_of(attempt.client).username_pw_set(login.username, password)
+            mqtt_client.paho_of(attempt.client).username_pw_set(login.username, password)
         if attempt.sockets is not None:
-            # paho only calls `wrap_socket` and reads `check_hostname`.
-            paho_of(attempt.client).tls_set_context(cast("ssl.SSLContext", attempt.sockets))
+            # It only calls `wrap_socket`, and reads `check_hostname`.
+            mqtt_client.paho_of(attempt.client).tls_set_context(attempt.sockets)  # type: ignore[arg-type]
         self._attempt = attempt
 
     def _attach(self, attempt: Attempt) -> None:
         if self._timing.ping_seconds is not None:
-            ping_after(attempt.client, self._timing.ping_seconds)
-        mark_errors_as_retrieved(attempt.client)  # aiomqtt may have replaced the futures while it connected
+            mqtt_client.ping_after(attempt.client, self._timing.ping_seconds)
+        mqtt_client.mark_errors_as_retrieved(attempt.client)  # aiomqtt may have replaced the futures while it connected
         attempt.accepted = True
         self._connection_lost.clear()
 
@@ -419,7 +401,7 @@ class MqttTransport:
         if self.broker is not None:
             options = [(name, self._subscribe_options(name)) for name in filters]
         request = client.subscribe(options, timeout=self._timing.subscribe_timeout_seconds)
-        codes: Sequence[Any] = await answer_unless_lost(client, request)
+        codes: Sequence[Any] = await mqtt_client.answer_unless_lost(client, request)
         if len(codes) != len(filters):
             raise TransportError(f"the broker answers {len(codes)} of {len(filters)} subscriptions")
         rejected = [
@@ -434,7 +416,7 @@ class MqttTransport:
 
     async def _request_unsubscription(self, client: aiomqtt.Client, filters: list[str]) -> None:
         request = client.unsubscribe(filters, timeout=self._timing.subscribe_timeout_seconds)
-        await answer_unless_lost(client, request)
+        await mqtt_client.answer_unless_lost(client, request)
 
     async def _confirmed(self, client: aiomqtt.Client, request: Coroutine[Any, Any, None]) -> bool:
         """Return whether ``request`` was answered on the connection of ``client``. Raises TransportError: refused."""
@@ -456,7 +438,7 @@ class MqttTransport:
 
     async def _wait_until_lost_or_closing(self, client: aiomqtt.Client) -> None:
         """Return when closing; raises MqttError or TransportError once the connection is lost."""
-        lost = asyncio.create_task(wait_until_lost(client))
+        lost = asyncio.create_task(mqtt_client.wait_until_lost(client))
         interrupted = asyncio.create_task(self._connection_lost.wait())
         try:
             await asyncio.wait({lost, interrupted}, return_when=asyncio.FIRST_COMPLETED)

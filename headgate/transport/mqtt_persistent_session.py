@@ -29,7 +29,7 @@ from headgate.model.headers import header_bytes
 from headgate.transport.broker_tls import TlsSocket
 from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt import Attempt, MqttTransport
-from headgate.transport.mqtt_connection import end_session_at_close, paho_of
+from headgate.transport.mqtt_client import end_session_at_close, paho_of
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 
 KEEPALIVE_SECONDS: Final = 30
