@@ -30,8 +30,6 @@ run."""
 AHEAD_SECONDS: Final = 16.0
 """After a run without requests, shards that have grown are counted, so that the next request finds little new. Leaders
 ask every 15 s unless they are set to ask less often, so this costs no run beside theirs."""
-IDLE_CHUNKS: Final = 1
-"""What an idle leader writes."""
 
 
 class _Topic:
@@ -98,7 +96,7 @@ class RunCoalescer(BackgroundService):
         self.results: dict[int, Result] = {}
         """The newest ones of the shards that were requested."""
         self._growing: set[int] = set()
-        """Shards that had grown when they were looked at last, and are counted ahead."""
+        """Shards that had grown at the last look. Only they are counted ahead: a bucket charges for looks."""
         self._topics: dict[int, Mapping[int, _Topic]] = {}
         self._count_history: dict[int, History] = {}
         self.runs = 0
@@ -170,10 +168,7 @@ class RunCoalescer(BackgroundService):
         )
 
     async def _counted(self, shard: int, head: int = 0) -> tuple[Result, protocol.CountedLedger]:
-        """Return the result of ``shard``, counted now to ``head`` or farther, and the ledger; 0: to its end.
-
-        Raises HeadgateError or MustRestartError.
-        """
+        """Return what ``shard`` has, counted to ``head``; 0: to its end. Raises HeadgateError, MustRestartError."""
         if not head and (known := self.results.get(shard)):
             head = await self._chunks.end_after(shard, known.watermark)
         pending = self._pending.get(shard, head)
@@ -225,10 +220,7 @@ class RunCoalescer(BackgroundService):
             waiting.set_result(outcome)
 
     async def _count_ahead(self) -> None:
-        """Count the shards that were growing if they have grown again. The next request meets an error, and reports it.
-
-        Others are not looked at until a request finds growth: a bucket charges for every question.
-        """
+        """Count the shards that have grown again. An error is left to the next request, which meets it too."""
         grown = {shard: end for shard, end in await in_groups(self._growing, self._grown_to) if end}
         self._growing = set(grown)
         if grown:
@@ -251,13 +243,14 @@ class RunCoalescer(BackgroundService):
             end = await self._chunks.end_after(shard, known)
         except StoreUnavailableError:
             return 0
-        return end if end > known + IDLE_CHUNKS else 0
+        return end if end > known + 1 else 0
 
     def _index(self, result: Result) -> Mapping[int, _Topic]:
         """Return the topics of ``result``; those that have not changed are those of the result before it."""
         known = self._topics.get(result.shard, {})
         if (before := self.results.get(result.shard)) is not result:
-            if before is None or before.watermark + IDLE_CHUNKS < result.watermark:
+            # One chunk is what an idle leader writes.
+            if before is None or before.watermark + 1 < result.watermark:
                 self._growing.add(result.shard)
             self.results[result.shard] = result
             known = self._topics[result.shard] = {

@@ -271,7 +271,7 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     for broken, reason in (
         (ledger.path(3).read_bytes(), "states that it is chunk 3"),
         (flipped(data), f"{chunk_path(0, 2)} is damaged"),
-        (None, f"{chunk_path(0, 2)}: .*not found"),
+        (None, f"{chunk_path(0, 2)}: .*No such file"),
     ):
         ledger.path(2).unlink()
         if broken is not None:

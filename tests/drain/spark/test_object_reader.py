@@ -107,7 +107,7 @@ def of_an_older_version(path: Path) -> None:
         (foreign, "have no checksum: headgate did not write them"),
         (huge, f"has {MAX_CHUNK_BYTES + 1} bytes, and a chunk has at most {MAX_CHUNK_BYTES}$"),
         (misplaced, "states that it is chunk 1 of shard 3"),
-        (Path.unlink, "not found"),
+        (Path.unlink, "No such file"),
     ],
     ids=["older", "truncated", "corrupted", "foreign", "huge", "misplaced", "missing"],
 )
