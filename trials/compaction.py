@@ -67,7 +67,7 @@ async def _create_object(
 ) -> CompactedObject:
     columns = [(builder.integers, name) for name in _INTEGERS] + [(builder.blobs, name) for name in _BLOBS]
     rows, present = len(records), builder.levels((1, len(records)))
-    pages = [Page(rows, present, encode([row[name] for row in records])) for encode, name in columns]
+    pages = [Page(rows, present, [encode([row[name] for row in records])]) for encode, name in columns]
     pages += builder.header_pages(0, [row["headers"] for row in records])
     parts, footer = _WRITER.write(pages, rows, {})
     data = b"".join((*parts, footer))

@@ -76,7 +76,7 @@ class Shard:
         """Route one batch, apply it and add it to ``builder``."""
         entry, records = route_batch(self.state.topics["bench"], batch)
         self.add(builder, entry)
-        builder.records.extend(records)
+        builder.extend(records, entry.size_bytes)
         return entry
 
     def encode(self, builder: ChunkBuilder) -> bytes:

@@ -7,7 +7,8 @@ No I/O.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
@@ -33,6 +34,10 @@ UTF8, LIST = 0, 3
 """Repetitions, kinds of values and annotations, by Parquet's numbers."""
 MIN_COMPRESSED_BYTES: Final = 128
 """Smaller pages, and those that would not become smaller, are not compressed."""
+BLOCK_BYTES: Final = 64 * 1024
+"""Snappy compresses each block of a page alone."""
+SAMPLED_BLOCKS: Final = 16
+"""Of so many blocks of a large page one is compressed first, to see whether compression pays."""
 _I32, _I64, _BYTES, _LIST, _STRUCT, _STOP = 5, 6, 8, 9, 12, b"\0"
 """Types of Thrift's compact protocol, and the end of a struct."""
 _LENGTH: Final = Struct("<I").pack
@@ -47,7 +52,7 @@ class Page(NamedTuple):
     rows: int
     """Or elements of lists, and rows without one."""
     levels: bytes
-    values: Iterable[bytes] = ()
+    values: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class ParquetWriter:
         for leaf, (count, levels, values) in zip(self._leaves, pages, strict=True):
             stored = body = b"".join((levels, *values))
             if len(body) >= MIN_COMPRESSED_BYTES:
-                stored = min(body, _SNAPPY.compress(body, asbytes=True), key=len)
+                stored = _compressed(body)
             header, sizes = _sizes(count, len(body), len(stored), stored is not body)
             pieces += (header, stored)
             # A column chunk: an offset that readers ignore, and its metadata.
@@ -119,16 +124,28 @@ class ParquetWriter:
         return pieces, b"".join((footer, _LENGTH(len(footer)), MARK))
 
 
-def integers(values: Sequence[int]) -> Sequence[bytes]:
+def _compressed(body: bytes) -> bytes:
+    """Return a page compressed, if that pays: Snappy takes 0.6 µs for a KB of random bytes, in vain."""
+    if len(body) >= 2 * BLOCK_BYTES:
+        sampled = [body[at : at + BLOCK_BYTES] for at in range(0, len(body), SAMPLED_BLOCKS * BLOCK_BYTES)]
+        if sum(len(_SNAPPY.compress(each, asbytes=True)) for each in sampled) >= sum(map(len, sampled)):
+            return body
+    compressed: bytes = _SNAPPY.compress(body, asbytes=True)
+    return min(body, compressed, key=len)
+
+
+def integers(values: Sequence[int]) -> bytes:
     """Return 64-bit integers as plain values; raises OverflowError for one that does not fit."""
-    return (array("q", values).tobytes(),)
+    return array("q", values).tobytes()
 
 
-def blobs(values: Sequence[bytes]) -> Sequence[bytes]:
+def blobs(values: Sequence[bytes]) -> bytes:
     """Return bytes, or strings in UTF-8, as plain values."""
+    if len(lengths := set(map(len, values))) == 1:
+        return _LENGTH(*lengths).join((b"", *values))
     found = [b""] * (2 * len(values))
     found[::2], found[1::2] = map(_LENGTH, map(len, values)), values
-    return found
+    return b"".join(found)
 
 
 def levels(*runs: tuple[int, int]) -> bytes:
@@ -177,17 +194,15 @@ def _list(step: int, kind: int, items: Sequence[bytes]) -> bytes:
     return bytes((step << 4 | _LIST, 0xF0 | kind)) + _varint(len(items)) + b"".join(items)
 
 
-LARGE_RECORDS: Final = 1000
+AHEAD_BYTES: Final = 256 * 1024
+"""From so many bytes on, records are encoded while a chunk collects."""
+PART_BYTES: Final = 256
+"""What a record or a header counts besides its bytes."""
 LARGE_ENTRY_BYTES: Final = 8 * 1024
-LARGE_VALUE_BYTES: Final = 256 * 1024
 PACKED_MAX_BYTES: Final = 4 * 1024
 """Chunks with at most this many bytes of records contain them in MessagePack, too."""
 
-_KINDS: Final = {
-    "int64": (INT64, None),
-    "string": (BYTE_ARRAY, UTF8),
-    "binary": (BYTE_ARRAY, None),
-}
+_KINDS: Final = {"int64": (INT64, None), "string": (BYTE_ARRAY, UTF8), "binary": (BYTE_ARRAY, None)}
 """Arrow type → kind of values, and annotation."""
 _HEADER: Final = Node("element", children=(Node("name", *_KINDS["string"]), Node("value", *_KINDS["binary"])))
 HEADERS: Final = Node("headers", annotation=LIST, children=(Node("list", repetition=REPEATED, children=(_HEADER,)),))
@@ -195,7 +210,8 @@ _NODES: Final = {name: HEADERS if name == "headers" else Node(name, *_KINDS[kind
 WITHHEADERS: Final = ParquetWriter(list(_NODES.values()))
 WITHOUTHEADERS: Final = ParquetWriter([node for node in _NODES.values() if node is not HEADERS])
 
-_RECORD: Final = b"".join(blobs([b"record"]))
+_RECORD: Final = blobs([b"record"])
+_COLUMNS: Final = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 
 
 class ChunkBuilder:
@@ -205,6 +221,9 @@ class ChunkBuilder:
         """Create an empty builder; see the constant for the limit."""
         self.entries: list[e.AnyEntry] = []
         self.records = RecordColumns()
+        self._columns: defaultdict[str, list[bytes]] = defaultdict(list)
+        """Of the first `_encoded` records, whose keys, values and headers have `_size_bytes`."""
+        self._encoded = self._size_bytes = self._waiting_bytes = 0
         self._bodies: list[bytes] = []
         self._layouts: list[Layout | None] = []
         self._packed_max_bytes = packed_max_bytes
@@ -215,106 +234,84 @@ class ChunkBuilder:
         self._bodies.append(e.encode_entry(entry))
         self._layouts.append(layout)
 
+    def extend(self, records: RecordColumns, size_bytes: int) -> None:
+        """Append ``records``. Many are encoded now, so that little is left to do when the chunk before is durable."""
+        self.records.extend(records)
+        self._waiting_bytes += size_bytes + PART_BYTES * (len(records) + sum(map(len, records.headers)))
+        if self._waiting_bytes >= AHEAD_BYTES:
+            self._encode_records()
+
+    def _encode_records(self) -> None:
+        """Encode the records that were added since the last call."""
+        count = len(self.records) - self._encoded
+        columns = {name: getattr(self.records, name)[self._encoded :] for name in _COLUMNS}
+        size_bytes = list(map(add, map(len, columns["key"]), map(len, columns["value"])))
+        if any(headers := self.records.headers[self._encoded :]):
+            size_bytes = list(map(add, size_bytes, map(header_bytes, headers)))
+        columns["size_bytes"] = size_bytes
+        self._columns["fact"].append(_RECORD * count)
+        for name, values in columns.items():
+            assert len(values) == count, f"{name} has {len(values)} values for {count} records"
+            self._columns[name].append(integers(values) if COLUMNS[name] == "int64" else blobs(values))
+        self._encoded += count
+        self._size_bytes += sum(size_bytes)
+        self._waiting_bytes = 0
+
     @property
     def is_large(self) -> bool:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
-        return (
-            len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
-            or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
-            or sum(map(len, self.records.value)) + sum(map(header_bytes, filter(None, self.records.headers)))
-            >= LARGE_VALUE_BYTES
-        )
+        return self._encoded > 0 or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
 
-    def encode(
-        self,
-        *,
-        shard: int,
-        number: int,
-        leader_epoch: int,
-        at_ms: int,
-        term_id: int = 0,
-        previous_term_id: int | None = None,
-    ) -> bytes:
+    def encode(self, **stated: int) -> bytes:
         """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum).
 
-        ``previous_term_id`` None: the term continues.
+        ``stated``: fields of its `ChunkHeader`. Without a ``previous_term_id`` the term continues.
         """
-        size_bytes = list(map(add, map(len, self.records.key), map(len, self.records.value)))
-        has_headers = any(self.records.headers)
-        if has_headers:
-            size_bytes = list(map(add, size_bytes, map(header_bytes, self.records.headers)))
-        packed = pack_records(self.records) if 0 < sum(size_bytes) <= self._packed_max_bytes else b""
+        self._encode_records()
+        packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
         header = ChunkHeader(
             format=FORMAT,
-            shard=shard,
-            number=number,
-            leader_epoch=leader_epoch,
-            at_ms=at_ms,
             entries=len(self.entries),
             records=len(self.records),
-            term_id=term_id,
-            previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
+            **{"previous_term_id": stated.get("term_id", 0)} | stated,
         )
         facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
-        rows = len(self._bodies) + len(facts) + len(self.records)
-        pages, footer = (WITHHEADERS if has_headers else WITHOUTHEADERS).write(
-            _pages(self._bodies, facts, self.records, size_bytes, with_headers=has_headers),
-            rows,
-            {METADATA_KEY.decode(): msgspec.json.encode(header).decode()},
-        )
-        return sealed([*pages, packed], footer)
+        headers = self.records.headers if any(self.records.headers) else []
+        metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
+        pages = self._pages(facts, headers)
+        pieces, footer = (WITHHEADERS if headers else WITHOUTHEADERS).write(pages, pages[0].rows, metadata)
+        return sealed([*pieces, packed], footer)
 
+    def _pages(self, facts: Sequence[Mapping[str, Any]], headers: Sequence[Headers]) -> list[Page]:
+        """Return the columns of all rows: entries, then facts, then records."""
+        bodies, count = self._bodies, len(self.records)
+        others = len(bodies) + len(facts)
+        rows = others + count
+        nulls = Page(rows, levels((0, rows)))
+        of_records = levels((0, others), (1, count))
 
-def _pages(
-    bodies: Sequence[bytes],
-    facts: Sequence[Mapping[str, Any]],
-    records: RecordColumns,
-    size_bytes: Sequence[int],
-    *,
-    with_headers: bool,
-) -> list[Page]:
-    """Return the columns of all rows: entries, then facts, then records."""
-    others, count = len(bodies) + len(facts), len(records)
-    rows = others + count
-    nulls = Page(rows, levels((0, rows)))
-    of_records = levels((0, others), (1, count))
-    columns = {
-        "topic_id": records.topic_id,
-        "segment": records.segment,
-        "offset": records.offset,
-        "timestamp_ms": records.timestamp_ms,
-        "size_bytes": size_bytes,
-        "key": records.key,
-        "value": records.value,
-    }
-    for name, values in columns.items():
-        assert len(values) == count, f"{name} has {len(values)} values for {count} records"
+        def page(name: str, encode: Callable[[Any], bytes]) -> Page:
+            stated = [fact.get(name) for fact in facts]
+            given = [value for value in stated if value is not None]
+            own = self._columns.get(name, []) if count else []
+            if not given:
+                return Page(rows, of_records, own) if own else nulls
+            if isinstance(given[0], str):
+                given = [value.encode() for value in given]
+            runs = [(int(present), len(list(run))) for present, run in groupby(stated, lambda value: value is not None)]
+            stated_levels = levels((0, len(bodies)), *runs, (int(bool(own)), count))
+            return Page(rows, stated_levels, [encode(given), *own])
 
-    def page(name: str, encode: Callable[[Any], Sequence[bytes]]) -> Page:
-        stated = [fact.get(name) for fact in facts]
-        given = [value for value in stated if value is not None]
-        has_own = count > 0 and (name in columns or name == "fact")
-        if not given and not has_own:
-            return nulls
-        own = [_RECORD * count] if name == "fact" else encode(columns.get(name, ()))
-        if not given:
-            return Page(rows, of_records, own)
-        if isinstance(given[0], str):
-            given = [value.encode() for value in given]
-        runs = [(int(present), len(list(run))) for present, run in groupby(stated, lambda value: value is not None)]
-        stated_levels = levels((0, len(bodies)), *runs, (int(has_own), count))
-        return Page(rows, stated_levels, [*encode(given), *own])
-
-    found = []
-    for name, kind in COLUMNS.items():
-        if name == "body":
-            found.append(Page(rows, levels((1, len(bodies)), (0, rows - len(bodies))), blobs(bodies)))
-        elif name == "headers":
-            found += header_pages(others, records.headers) if with_headers else []
-        else:
-            found.append(page(name, integers if kind == "int64" else blobs))
-    return found
+        found = []
+        for name, kind in COLUMNS.items():
+            if name == "body":
+                found.append(Page(rows, levels((1, len(bodies)), (0, rows - len(bodies))), [blobs(bodies)]))
+            elif name == "headers":
+                found += header_pages(others, headers) if headers else []
+            else:
+                found.append(page(name, integers if kind == "int64" else blobs))
+        return found
 
 
 def header_pages(others: int, headers: Sequence[Headers]) -> list[Page]:
@@ -325,4 +322,4 @@ def header_pages(others: int, headers: Sequence[Headers]) -> list[Page]:
     pairs = [pair for each in headers for pair in each]
     columns = [name.encode() for name, _ in pairs], [value for _, value in pairs]
     count = others + sum(max(size, 1) for size in sizes)
-    return [Page(count, begins + present, blobs(values)) for values in columns]
+    return [Page(count, begins + present, [blobs(values)]) for values in columns]

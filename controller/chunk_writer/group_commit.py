@@ -147,7 +147,7 @@ class GroupCommit:
         pending = self._open_chunk()
         self._state.apply(entry)
         pending.builder.add(entry, self._state.topics_by_id[entry.topic_id].layout)
-        pending.builder.records.extend(records)
+        pending.builder.extend(records, entry.size_bytes)
         pending.size_bytes += entry.size_bytes
         pending.batches += 1
 
@@ -266,14 +266,8 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         began = loop.time()
         number = pending.number
-        encode = partial(
-            pending.builder.encode,
-            shard=self._state.shard,
-            number=number,
-            leader_epoch=self._state.term.leader_epoch,
-            at_ms=pending.at_ms,
-            term_id=self.term_id,
-        )
+        term = {"leader_epoch": self._state.term.leader_epoch, "term_id": self.term_id}
+        encode = partial(pending.builder.encode, shard=self._state.shard, number=number, at_ms=pending.at_ms, **term)
         # A thread would delay a small chunk, and a large one would delay heartbeats and other shards.
         data = await asyncio.to_thread(encode) if pending.builder.is_large else encode()
         while True:

@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections.abc import Callable
 from itertools import groupby
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from headgate.ledger.chunk import COLUMNS
 from headgate.model.headers import Headers
 from tests.support.samples.chunks import add_record, small_chunk
 
+FIELDS = {"shard": 3, "number": 7, "leader_epoch": 2, "at_ms": 99}
+
 
 @pytest.mark.parametrize("headers", [(), (("a", b"1"), ("a", b"\xff"))], ids=["no headers", "headers"])
 def test_a_chunk_has_the_documented_columns(headers: Headers) -> None:
@@ -46,19 +49,29 @@ def test_a_chunk_whose_columns_differ_in_length_is_not_written() -> None:
     builder.records.segment.append(0)
 
     with pytest.raises(AssertionError, match="topic_id has 1 values for 2 records"):
-        builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+        builder.encode(**FIELDS)
 
 
-def test_only_pages_that_become_smaller_are_compressed() -> None:
+@pytest.mark.parametrize("count", [100, 5000], ids=["small pages", "sampled pages"])
+def test_only_pages_that_become_smaller_are_compressed(count: int) -> None:
     builder = ChunkBuilder()
-    for offset in range(100):
+    for offset in range(count):
         add_record(builder, offset, 5, random.Random(offset).randbytes(100))
-    group = pq.ParquetFile(io.BytesIO(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99))).metadata.row_group(
-        0
-    )
+    group = pq.ParquetFile(io.BytesIO(builder.encode(**FIELDS))).metadata.row_group(0)
     compressions = {column["path_in_schema"]: column["compression"] for column in group.to_dict()["columns"]}
 
     assert ("SNAPPY", "UNCOMPRESSED", "UNCOMPRESSED") == tuple(compressions[name] for name in ("key", "value", "body"))
+
+
+def test_records_that_are_encoded_ahead_make_the_same_chunk() -> None:
+    ahead, at_once = ChunkBuilder(), ChunkBuilder()
+    for offset in range(1900):
+        for builder in (batch := ChunkBuilder(), at_once):
+            add_record(builder, offset, 5, b"v" * (offset % 9), (("a", b"1"),) * (offset % 3))
+        ahead.extend(batch.records, 10)
+
+    assert (ahead.is_large, at_once.is_large) == (True, False)
+    assert at_once.encode(**FIELDS) == ahead.encode(**FIELDS)
 
 
 WRITER = ParquetWriter([Node("integer", INT64), Node("blob", BYTE_ARRAY), HEADERS])
@@ -73,18 +86,12 @@ def test_any_rows_are_read_as_they_were_written(rows: list[tuple], repeated: int
     """Repeated rows make pages whose sizes take several bytes in their headers."""
     rows *= repeated
     whole, blob, headers = (list(column) for column in zip(*rows, strict=True))
-    pages = [
-        Page(
-            len(rows),
-            levels(*[(bit, len([*run])) for bit, run in groupby(each is not None for each in column)]),
-            values,
-        )
-        for column, values in (
-            (whole, integers([each for each in whole if each is not None])),
-            (blob, blobs([each for each in blob if each is not None])),
-        )
-    ]
 
+    def page(column: list, encode: Callable[[list], bytes]) -> Page:
+        runs = [(bit, len([*run])) for bit, run in groupby(each is not None for each in column)]
+        return Page(len(rows), levels(*runs), [encode([each for each in column if each is not None])])
+
+    pages = page(whole, integers), page(blob, blobs)
     parts, footer = WRITER.write([*pages, *header_pages(0, headers)], len(rows), {"key": "ä"})
 
     data = b"".join((*parts, footer))

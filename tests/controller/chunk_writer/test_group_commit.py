@@ -28,14 +28,6 @@ from tests.support.fakes.recording_observer import RecordingObserver
 pytestmark = pytest.mark.looptime
 
 
-class CommitObserver(RecordingObserver):
-    """What the commit reports."""
-
-    @property
-    def failed_operations(self) -> list[str]:
-        return [event.operation for event in self.of(events.StoreOperationFailed)]
-
-
 class Shard:
     """A term on a store that takes one second per write."""
 
@@ -45,7 +37,7 @@ class Shard:
         self.state = ShardState(0)
         self.state.apply_all([e.TermStarted(leader_epoch=1, instance="a")], chunk=1, at_ms=0)
         self.heads: list[int] = []
-        self.observer = CommitObserver()
+        self.observer = RecordingObserver()
         self.commit = GroupCommit(
             SimpleNamespace(
                 trace_commits=None,
@@ -185,7 +177,7 @@ async def test_a_write_that_certainly_failed_is_retried() -> None:
         await shard.commit.flush()
 
     assert ["a"] == shard.sent
-    assert ["create"] * 3 == shard.observer.failed_operations
+    assert ["create"] * 3 == [event.operation for event in shard.observer.of(events.StoreOperationFailed)]
     assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "the store is reported as reachable again"
 
 
@@ -252,4 +244,4 @@ async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:
     shard.store.outage()
     await shard.commit.check_for_successor()
 
-    assert ["read"] == shard.observer.failed_operations
+    assert ["read"] == [event.operation for event in shard.observer.of(events.StoreOperationFailed)]
