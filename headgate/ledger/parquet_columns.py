@@ -11,11 +11,11 @@ Arrow C data interface describes them (https://arrow.apache.org/docs/format/CDat
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
 from collections.abc import Sequence
 from io import BytesIO
-from itertools import islice, pairwise
-from operator import sub
+from itertools import pairwise
 from typing import Final
 
 from arro3.core import (
@@ -81,7 +81,11 @@ class Columns:
 
     def integers(self, name: str) -> list[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
-        return self._array(name).tolist()
+        column, first = self._shared(name, _INTEGERS)
+        if not self._count:
+            return []
+        values = array("q", ctypes.string_at(column.buffers[1] + 8 * (column.offset + first), 8 * self._count))
+        return values.tolist()
 
     def blobs(self, name: str) -> list[bytes]:
         return _blobs(*self._shared(name, _BLOBS), self._count)
@@ -107,7 +111,7 @@ class Columns:
         Most libraries convert them to microseconds or to a calendar, and refuse the whole column otherwise. Raises like
         `integers`.
         """
-        values = self._array(name)
+        values = self.integers(name)
         if not self._count or max(values) < END_OF_TIME_MS:
             return self.arrow(name, kind)
         known = [each if each < END_OF_TIME_MS else None for each in values]
@@ -135,12 +139,6 @@ class Columns:
         # A slice of a column takes a tenth of the time of a slice of the batch.
         return column if whole else column.slice(self._first, self._count)
 
-    def _array(self, name: str) -> array[int]:
-        column, first = self._shared(name, _INTEGERS)
-        if not self._count:
-            return array("q")
-        return array("q", ctypes.string_at(column.buffers[1] + 8 * (column.offset + first), 8 * self._count))
-
     def _shared(self, name: str, kind: bytes) -> tuple[_ArrowArray, int]:
         """Return a column, and the row of it that is the first of these rows, which have no null."""
         if (found := self._exports.get((name, kind))) is None:
@@ -166,8 +164,9 @@ def _blobs(column: _ArrowArray, first: int, count: int) -> list[bytes]:
         return []
     ends = _ends(column, first, count)
     content = BytesIO(ctypes.string_at(column.buffers[2] + ends[0], ends[-1] - ends[0]))
-    # A third faster than slices.
-    return list(map(content.read, map(sub, islice(ends, 1, None), ends)))
+    after, before = (int.from_bytes(each.tobytes(), sys.byteorder) for each in (ends[1:], ends[:-1]))
+    # A third faster than slices. One subtraction gives all lengths: none is negative, so they do not touch.
+    return list(map(content.read, array("i", (after - before).to_bytes(4 * count, sys.byteorder))))
 
 
 def _ends(column: _ArrowArray, first: int, count: int) -> array[int]:
