@@ -94,15 +94,6 @@ def test_an_opening_decides_every_batch_in_flight() -> None:
     assert ["c@1"] == talk.commit("b")
 
 
-def test_an_opening_that_knows_no_history_makes_what_was_sent_unknown_and_sends_the_rest() -> None:
-    talk = streaming(max_in_flight=2)
-    talk.offer("a", "b", "c")
-    talk.refuse("a", "forgotten")
-    assert ["open"] == talk.wait_for_pause()
-    assert ["c@0"] == talk.identify(8, 0)
-    assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == (talk.outcomes["a"], talk.outcomes["b"])
-
-
 # What cannot be answered in time
 
 

@@ -198,12 +198,12 @@ def test_a_probe_out_of_order_is_decided_by_an_opening():
 
 
 @pytest.mark.parametrize("refused", ["a", "b"])
-def test_what_was_sent_is_unknown_after_the_producer_was_forgotten(refused):
+def test_what_was_sent_is_unknown_after_the_producer_was_forgotten_and_the_rest_is_sent(refused):
     """Another copy may be stored, whatever became of this one: under another identity it would be stored twice."""
-    talk = streaming("a", "b")
+    talk = streaming(max_in_flight=2)
+    talk.offer("a", "b", "c")
     talk.refuse(refused, "forgotten")
     assert ["open"] == talk.wait_for_pause()
-    talk.offer("c")
     assert ["c@0"] == talk.identify(8, 0)
     assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == (talk.outcomes["a"], talk.outcomes["b"])
 
