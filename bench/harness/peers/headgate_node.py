@@ -8,17 +8,18 @@ from typing import Any
 
 from bench.harness.cluster import SEGMENTS, BenchCluster
 from bench.harness.peers.peer import AT_ONCE, KEYS, START_SECONDS
-from headgate import Admin, Consumer, Producer
+from headgate import Admin, Client, Consumer, Producer
 
 
 class PEER:
-    """Sends batches with one producer; receives with `get_many`, new records by an ordered subscription."""
+    """Sends batches with one producer; receives with `get_many` over an open connection, as from Redis and NATS."""
 
     async def start(self, stack: AsyncExitStack, _folder: Path, streams: Sequence[str]) -> None:
-        self._config = (await stack.enter_async_context(BenchCluster())).client_config()
-        self._producer = await stack.enter_async_context(Producer(self._config))
+        config = (await stack.enter_async_context(BenchCluster())).client_config()
+        self._producer = await stack.enter_async_context(Producer(config))
+        self._client = await stack.enter_async_context(Client.from_config(config, "consumer", with_store=True))
         self._names = (f"s{number}" for number in itertools.count())
-        async with Admin(self._config) as admin:
+        async with Admin(config) as admin:
             for stream in streams:
                 await admin.create_topic(stream, segments=SEGMENTS)
 
@@ -27,8 +28,7 @@ class PEER:
         await (await self._producer.send_many(stream, keys, values))
 
     async def receive(self, stream: str, on_records: Callable[[int], None], *, new: bool) -> None:
-        name = next(self._names)
         how: Any = {"type": "STREAM", "start": "latest"} if new else {"type": "CHECKPOINT", "start": "earliest"}
-        async with Consumer(self._config, topic=stream, subscription=name, **how) as consumer:
+        async with Consumer(self._client, topic=stream, subscription=next(self._names), **how) as consumer:
             while True:
                 on_records(len([(r.key, r.value) for r in await consumer.get_many(AT_ONCE, START_SECONDS)]))
