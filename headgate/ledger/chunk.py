@@ -143,7 +143,8 @@ def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
     header, rows = stored_records(data, shard=shard, number=number)
     if isinstance(rows, RecordColumns):
         return header, rows
-    topic_ids, segments, offsets, timestamps_ms = map(rows.integers, ("topic_id", "segment", "offset", "timestamp_ms"))
+    names = "topic_id", "segment", "offset", "timestamp_ms"
+    topic_ids, segments, offsets, timestamps_ms = (rows.integers(name).tolist() for name in names)
     keys, values = rows.blobs("key"), rows.blobs("value")
     return header, RecordColumns(topic_ids, segments, offsets, timestamps_ms, keys, values, rows.headers())
 

@@ -1,4 +1,4 @@
-"""Read the columns of a Parquet object into lists, with arro3.
+"""Read the columns of a Parquet object into lists and arrays, with arro3.
 
 The caller verifies the object's checksum first. arro3 (seen with 0.9.1) reports damaged pages as a
 bare Exception or ends the process. It cannot read a part of the columns, but decodes all of them in
@@ -79,13 +79,12 @@ class Columns:
         """What the whole object takes in memory."""
         return self._batch.nbytes
 
-    def integers(self, name: str) -> list[int]:
+    def integers(self, name: str) -> array[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
         column, first = self._shared(name, _INTEGERS)
         if not self._count:
-            return []
-        values = array("q", ctypes.string_at(column.buffers[1] + 8 * (column.offset + first), 8 * self._count))
-        return values.tolist()
+            return array("q")
+        return array("q", ctypes.string_at(column.buffers[1] + 8 * (column.offset + first), 8 * self._count))
 
     def blobs(self, name: str) -> list[bytes]:
         return _blobs(*self._shared(name, _BLOBS), self._count)

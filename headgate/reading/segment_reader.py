@@ -177,8 +177,7 @@ class SegmentReader:
                 continue
             self._unreadable_since = None
             self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
-            rows = chunk.get(self._segment)
-            if rows is not None:
+            if (rows := chunk.get(self._segment)) is not None:
                 await self._deliver_parts(rows)
             self.next_chunk += 1
             self._report_skipped(self.next_offset, self.next_offset)
@@ -249,7 +248,7 @@ class SegmentReader:
 
     async def _deliver_rows(self, rows: Rows) -> None:
         first = bisect_left(rows.offsets, self.next_offset)
-        offsets = rows.offsets[first:]
+        offsets = [*rows.offsets[first:]]
         if offsets != (expected := [*range(self.next_offset, self.next_offset + len(offsets))]):
             offset, wanted = next(pair for pair in zip(offsets, expected, strict=True) if pair[0] != pair[1])
             raise LedgerError(
@@ -303,9 +302,7 @@ class _GrantFilter:
         bucket = 0
         if self.checks_keys:
             bucket = key_bucket(key, self._buckets)
-            if bucket not in self._own_buckets:
-                return _Disposition.SKIP
-            if offset < self._starts[bucket]:
+            if bucket not in self._own_buckets or offset < self._starts[bucket]:
                 return _Disposition.SKIP
         if self._skipped[bucket].contains(offset):
             return _Disposition.SKIP

@@ -2,8 +2,10 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from functools import reduce
 from itertools import chain, groupby, repeat
+from operator import iconcat
 from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
@@ -88,8 +90,8 @@ class LedgerRecord(NamedTuple):
 class Rows(NamedTuple):
     """Values of consecutive records of one segment, column by column."""
 
-    offsets: list[int]
-    timestamps_ms: list[int]
+    offsets: MutableSequence[int]
+    timestamps_ms: MutableSequence[int]
     keys: list[bytes]
     values: list[bytes]
     headers: list[Headers]
@@ -140,7 +142,7 @@ class RowRuns(NamedTuple):
 
 
 def _chained(pieces: Sequence[Rows]) -> Rows:
-    return pieces[0] if len(pieces) == 1 else Rows._make([[*chain.from_iterable(c)] for c in zip(*pieces, strict=True)])
+    return Rows._make([reduce(iconcat, columns) for columns in zip(*pieces, strict=True)])
 
 
 def runs_of_topic(topic_ids: Sequence[int], segments: Sequence[int], topic_id: int) -> dict[int, list[range]]:

@@ -58,7 +58,7 @@ def test_headers_are_decoded_as_they_were_added(headers: list[Headers], packed: 
 
     assert headers == chunk.decode_records(data, shard=3, number=7)[1].headers
     assert headers[1:4] == rows.slice(1, 3).headers()
-    assert [2 + header_bytes(each) for each in headers] == rows.integers("size_bytes")
+    assert [2 + header_bytes(each) for each in headers] == rows.integers("size_bytes").tolist()
 
 
 def test_a_chunk_with_other_headers_is_rejected() -> None:
