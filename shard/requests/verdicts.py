@@ -225,8 +225,7 @@ def judge_batch(batch: ProduceBatch, state: ShardState, durable: int, *, user: s
             f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
         )
     return (
-        _judge_epoch(batch, producer)
-        or _judge_sequence(batch, batch.sequence, producer)
+        _judge_order(batch, batch.sequence, producer)
         or refuse_access(rules, user, batch)
         or _refused_content(batch, state)
         or _refused_position(batch, state, producer)
@@ -235,26 +234,21 @@ def judge_batch(batch: ProduceBatch, state: ShardState, durable: int, *, user: s
     )
 
 
-def _judge_epoch(batch: ProduceBatch, producer: ProducerState) -> Refusal | None:
-    """Rows 5 and 6."""
+def _judge_order(batch: ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
+    """Rows 5 to 10."""
     if batch.producer_epoch < producer.producer_epoch:
         return refuse(
             "fenced",
             f"producer {producer.name or producer.producer_id} is at epoch {producer.producer_epoch}, not "
             f"{batch.producer_epoch}: a newer program has replaced this one",
         )
-    if batch.producer_epoch > producer.producer_epoch and batch.sequence != 0:
-        return refuse(
-            "out_of_order",
-            f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
-        )
-    return None
-
-
-def _judge_sequence(batch: ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
-    """Rows 7 to 10."""
-    if batch.producer_epoch > producer.producer_epoch or sequence == producer.next_sequence:
+    next_sequence = producer.next_sequence if batch.producer_epoch == producer.producer_epoch else 0
+    if sequence == next_sequence:
         return None
+    if batch.producer_epoch > producer.producer_epoch:
+        return refuse(
+            "out_of_order", f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {sequence}"
+        )
     if sequence > producer.next_sequence:
         return refuse("out_of_order", f"sequence {sequence} arrived before {producer.next_sequence}")
     known = _finished(producer, sequence)
@@ -305,9 +299,7 @@ def _refused_position(batch: ProduceBatch, state: ShardState, producer: Producer
 
 def _refused_window(batch: ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
     """Row 15: one more in flight would displace a batch that is not durable yet."""
-    if batch.producer_epoch != producer.producer_epoch or len(producer.finished) < WINDOW:
-        return None
-    if producer.finished.oldest_chunk <= durable:
+    if batch.producer_epoch != producer.producer_epoch or producer.finished.has_capacity(durable):
         return None
     return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
 

@@ -41,12 +41,14 @@ class FinishedBatches:
     is a string that all share, because an empty deque takes 700 bytes.
     """
 
-    __slots__ = ("_restored", "_unpacked")
+    __slots__ = ("_capacity", "_restored", "_unpacked")
 
     def __init__(self, batches: Iterable[FinishedBatch] = (), *, packed: bytes | None = None) -> None:
         """``packed``: what `pack` returned, instead of ``batches``."""
         self._restored = packed or _NO_BATCHES
         self._unpacked: deque[bytes] | None = None
+        self._capacity = 0
+        """Batches that are known to displace only durable ones; less than 1: to be counted again."""
         for batch in batches:
             self.append(batch)
 
@@ -63,14 +65,17 @@ class FinishedBatches:
     def append(self, batch: FinishedBatch) -> None:
         """Add the newest batch, and drop the oldest if the window is full."""
         self._packed.append(_ENCODER.encode(batch))
+        self._capacity -= 1
 
-    @property
-    def oldest_chunk(self) -> int:
-        """The chunk of the oldest batch; the window must not be empty. Read for each batch of a full window."""
-        return _BEGINNING_DECODER.decode(self._packed[0]).chunk
+    def has_capacity(self, durable: int) -> bool:
+        """Return whether one more batch displaces none of a chunk after ``durable``, which never decreases."""
+        if self._capacity < 1:  # Once in a hundred batches, because few are in flight.
+            displaceable = bisect_right(self._packed, durable, key=lambda each: _BEGINNING_DECODER.decode(each).chunk)
+            self._capacity = WINDOW - len(self._packed) + displaceable
+        return self._capacity > 0
 
     def clear(self) -> None:
-        self._restored, self._unpacked = _NO_BATCHES, None
+        self._restored, self._unpacked, self._capacity = _NO_BATCHES, None, 0
 
     def __len__(self) -> int:
         return 0 if self._unpacked is None and self._restored == _NO_BATCHES else len(self._packed)
@@ -91,7 +96,7 @@ class FinishedBatches:
 
 
 class _Beginning(msgspec.Struct, array_like=True):
-    """The part of a batch that `FinishedBatches.oldest_chunk` reads."""
+    """The part of a batch that `FinishedBatches.has_capacity` reads."""
 
     sequence: int
     chunk: int
@@ -186,10 +191,8 @@ class Producers(Mapping[int, ProducerState]):
         self._of_users: dict[str, _ProducersOfUser] = {}
 
     def __getitem__(self, producer_id: int) -> ProducerState:
-        for group in self._groups():
-            if producer_id in group:
-                return group[producer_id]
-        raise KeyError(producer_id)
+        found = self.anonymous.get(producer_id) or self.with_window.get(producer_id)
+        return found or self.without_window[producer_id]
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over ids; `restore` in this order gives the same groups in the same order."""

@@ -179,13 +179,13 @@ def batch(sequence: int) -> FinishedBatch:
 
 def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
     finished = FinishedBatches(map(batch, range(WINDOW)))
+    assert [finished.has_capacity(durable) for durable in (99, 100)] == [False, True]
     finished.append(FinishedBatch(WINDOW, 900, 7, b"", []))
 
     assert len(finished) == WINDOW
-    assert finished[0] == batch(1)
-    assert finished[-2] == batch(WINDOW - 1)
+    assert (finished[0], finished[-2]) == (batch(1), batch(WINDOW - 1))
     assert finished[-1] == FinishedBatch(WINDOW, 900, 7, b"", [])
-    assert finished.oldest_chunk == 101
+    assert [finished.has_capacity(durable) for durable in (100, 101)] == [False, True]
     assert [known.sequence for known in finished] == list(range(1, WINDOW + 1))
 
 
