@@ -36,10 +36,6 @@ def segment_hash(key: bytes) -> int:
     return key_hash(key) >> 16
 
 
-def segment_hashes(keys: Iterable[bytes]) -> list[int]:
-    return [hashed >> 16 for hashed in map(key_hash, keys)]
-
-
 def key_bucket(key: bytes, buckets: int) -> int:
     """Return the bucket of ``key`` inside its segment, 0 to ``buckets`` - 1."""
     return (key_hash(key) & 0xFFFF) * buckets >> 16
@@ -283,10 +279,10 @@ class Layout:
     def active_count(self) -> int:
         return len(self._routes)
 
-    def route(self, hashes: Iterable[int]) -> list[int]:
-        """Return the active segment of each segment hash."""
+    def route(self, key_hashes: Iterable[int]) -> list[int]:
+        """Return the active segment of each `key_hash`."""
         starts, routes = self._starts, self._routes
-        return [routes[bisect_right(starts, each) - 1] for each in hashes]
+        return [routes[bisect_right(starts, each >> 16) - 1] for each in key_hashes]
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Return all ancestors in the layout, at any depth. Pruned ancestors are not in it, and are drained."""

@@ -285,10 +285,11 @@ def _reason(subscription: Subscription, *, moving: bool, shares: bool, able: int
 
 
 def _has_pending_handover(subscription: Subscription, gate: Gate) -> bool:
-    held = dict.fromkeys(gate.grantable, 0)
-    for segment_slice, holding in subscription.holdings.items():
-        if holding.revoked_at_ms is not None:
-            return True
+    holdings = subscription.holdings
+    if any(holding.revoked_at_ms is not None for holding in holdings.values()):
+        return True
+    held = {segment: 0 for segment in gate.grantable if segment not in holdings}
+    for segment_slice in holdings if held else ():
         if segment_of(segment_slice) in held:
             held[segment_of(segment_slice)] += len(buckets_of(segment_slice))
     return any(count < KEY_BUCKETS for count in held.values())

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from headgate.model.layout import BucketRange, SegmentSlice, SegmentState, segment_of
 from headgate.model.text import listed
 from headgate.model.time_text import duration
@@ -39,8 +41,7 @@ LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentHolder:
+class SegmentHolder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     consumer: str
     segment_slice: SegmentSlice
     waited_seconds: float | None = None

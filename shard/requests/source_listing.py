@@ -56,8 +56,7 @@ def index_listing(request: ImportTopic) -> Steps[dict[str, SegmentImport]]:
         _check_hashes(item, request.hash_bits)
     yield step_cost(request)
     _check_unlisted_parents(listed)
-    yield step_cost(request)
-    return {label: listed[label] for label in _parents_first(listed)}
+    return (yield from _parents_first(listed, step_cost(request)))
 
 
 def _check_unlisted_parents(listed: Mapping[str, SegmentImport]) -> None:
@@ -86,8 +85,9 @@ def end_of(item: SegmentImport, positions: e.Positions) -> int | None:
     return item.end_offset
 
 
-def _parents_first(listed: Mapping[str, SegmentImport]) -> list[str]:
-    """Return the names in topological order, then alphabetically; linear in segments and parents."""
+def _parents_first(listed: Mapping[str, SegmentImport], cost: int) -> Steps[dict[str, SegmentImport]]:
+    """Return them in topological order, then alphabetically: two steps of ``cost``, linear in segments and parents."""
+    yield cost
     waits_for: dict[str, int] = {}
     children: dict[str, list[str]] = {}
     for label, item in listed.items():
@@ -95,6 +95,7 @@ def _parents_first(listed: Mapping[str, SegmentImport]) -> list[str]:
         waits_for[label] = len(parents)
         for parent in parents:
             children.setdefault(parent, []).append(label)
+    yield cost
     ordered: list[str] = []
     ready = sorted(label for label, count in waits_for.items() if not count)
     while ready:
@@ -109,7 +110,7 @@ def _parents_first(listed: Mapping[str, SegmentImport]) -> list[str]:
     if len(ordered) < len(listed):
         waiting = sorted(listed.keys() - set(ordered))
         raise LayoutError(f"these segments are in a cycle, or descend from one: {shortened(waiting)}")
-    return ordered
+    return {label: listed[label] for label in ordered}
 
 
 def check_graph(nodes: Mapping[int, GraphNode], hash_bits: int) -> None:

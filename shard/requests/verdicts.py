@@ -40,7 +40,7 @@ from typing import Final
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
-from headgate.model.layout import segment_hashes
+from headgate.model.layout import key_hash
 from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, ReaderRequest
 from headgate.protocol.requests import (
@@ -68,7 +68,7 @@ def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, Rec
     in the order of the batch, with the offset of each.
     """
     keys = [record.key for record in batch.records]
-    segments = topic.layout.route(segment_hashes(keys))
+    segments = topic.layout.route(map(key_hash, keys))
     order = sorted(range(len(segments)), key=segments.__getitem__)
     segments = list(map(segments.__getitem__, order))
     records, headers = list(map(batch.records.__getitem__, order)), batch.headers_by_record()

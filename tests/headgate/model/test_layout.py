@@ -58,7 +58,7 @@ def test_active_segments_tile_the_ring_after_any_change(count: int, choices: lis
     assert active[-1].last_hash == SEGMENT_HASHES - 1
     assert all(low.last_hash + 1 == high.first_hash for low, high in pairwise(active))
     for segment in active:
-        assert [segment.segment_id] * 2 == layout.route([segment.first_hash, segment.last_hash])
+        assert [segment.segment_id] * 2 == layout.route([segment.first_hash << 16, segment.last_hash << 16])
 
 
 @given(st.integers(1, 8), changes)
