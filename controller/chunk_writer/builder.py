@@ -235,14 +235,17 @@ class ChunkBuilder:
         self._layouts.append(layout)
 
     def extend(self, records: RecordColumns, size_bytes: int) -> None:
-        """Append ``records``. Many are encoded now, so that little is left to do when the chunk before is durable."""
+        """Append ``records``."""
         self.records.extend(records)
         self._waiting_bytes += size_bytes + PART_BYTES * (len(records) + sum(map(len, records.headers)))
-        if self._waiting_bytes >= AHEAD_BYTES:
-            self._encode_records()
 
-    def _encode_records(self) -> None:
-        """Encode the records that were added since the last call."""
+    @property
+    def has_many_waiting(self) -> bool:
+        """Whether so many records are not encoded that the chunk should not wait for them: see `encode_records`."""
+        return self._waiting_bytes >= AHEAD_BYTES
+
+    def encode_records(self) -> None:
+        """Encode the records that were added since the last call, so that little is left to do in `encode`."""
         count = len(self.records) - self._encoded
         columns = {name: getattr(self.records, name)[self._encoded :] for name in _COLUMNS}
         size_bytes = list(map(add, map(len, columns["key"]), map(len, columns["value"])))
@@ -260,14 +263,14 @@ class ChunkBuilder:
     @property
     def is_large(self) -> bool:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
-        return self._encoded > 0 or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
+        return self._encoded > 0 or self.has_many_waiting or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
 
     def encode(self, **stated: int) -> bytes:
         """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum).
 
         ``stated``: fields of its `ChunkHeader`. Without a ``previous_term_id`` the term continues.
         """
-        self._encode_records()
+        self.encode_records()
         packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
         header = ChunkHeader(
             format=FORMAT,

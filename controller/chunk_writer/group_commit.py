@@ -148,8 +148,16 @@ class GroupCommit:
         self._state.apply(entry)
         pending.builder.add(entry, self._state.topics_by_id[entry.topic_id].layout)
         pending.builder.extend(records, entry.size_bytes)
+        if pending.builder.has_many_waiting:
+            # In the next turn, because routing them has taken most of this one.
+            asyncio.get_running_loop().call_soon(self._encode_ahead, pending)
         pending.size_bytes += entry.size_bytes
         pending.batches += 1
+
+    def _encode_ahead(self, pending: _PendingChunk) -> None:
+        """Encode the records of a chunk that still collects: once it is written, a thread does it."""
+        if pending is self._pending and pending.builder.has_many_waiting:
+            pending.builder.encode_records()
 
     def barrier(self) -> int:
         """Return the number of a chunk that will be created after this moment; it may be empty.

@@ -69,6 +69,8 @@ def test_records_that_are_encoded_ahead_make_the_same_chunk() -> None:
         for builder in (batch := ChunkBuilder(), at_once):
             add_record(builder, offset, 5, b"v" * (offset % 9), (("a", b"1"),) * (offset % 3))
         ahead.extend(batch.records, 10)
+        if ahead.has_many_waiting:
+            ahead.encode_records()
 
     assert (ahead.is_large, at_once.is_large) == (True, False)
     assert at_once.encode(**FIELDS) == ahead.encode(**FIELDS)

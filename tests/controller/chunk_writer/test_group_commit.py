@@ -17,6 +17,7 @@ from controller.leadership.policy.safety import YIELD_SECONDS
 from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
 from headgate.errors import NotDurableError
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
@@ -99,6 +100,24 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
         chunk = await shard.ledger.read(number)
         replayed.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
     assert set(shard.state.topics) == set(replayed.topics)
+
+
+async def test_many_records_are_encoded_in_a_turn_of_their_own_while_the_chunk_before_is_written() -> None:
+    shard, count = Shard(), 2000
+    records = RecordColumns(*(column * count for column in ([1], [0], [0], [0], [b"k"], [b""], [()])))
+    async with running(shard):
+        shard.create("a")
+        await asyncio.sleep(0.1)
+        topic_id, placements = shard.state.topics["a"].topic_id, [e.Placement(0, 0, 65535, 0, count)]
+        entry = e.RecordsStored(topic_id=topic_id, count=count, placements=placements, size_bytes=count)
+        shard.commit.propose_records(entry, records)
+        builder = shard.commit._pending.builder
+        assert builder.has_many_waiting, "the turn of the batch does not encode"
+        await asyncio.sleep(0)
+        assert not builder.has_many_waiting
+        await shard.commit.flush()
+
+    assert count == (await shard.ledger.read(3)).header.records
 
 
 async def test_a_commit_begins_an_interval_after_the_previous_one(looptime: Any) -> None:
