@@ -126,7 +126,7 @@ async def test_a_search_sends_one_page_of_ten_thousand_topics_at_a_permanent_add
     await browser.evaluate("document.querySelector('[name=contains]').focus()")
     await browser.write("METER-007")
     await browser.press("Enter")
-    await browser.until("location.href.endsWith('/topics?contains=METER-007')")
+    await browser.until("location.href.endsWith('/topics?contains=METER-007') && document.readyState === 'complete'")
     assert await browser.until("document.querySelectorAll('#topics tbody tr').length") == 100
     assert await browser.text("#topics [rel=next]") == ""
 
