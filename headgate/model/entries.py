@@ -67,15 +67,15 @@ class SubscriptionEntry(TopicEntry, frozen=True):
 
 
 class TopicCommandEntry(TopicEntry, frozen=True, kw_only=True):
-    """What a command did to a topic. ``token``: that of the command; empty if the leader decided it."""
+    """What a command did to a topic. ``token``: that of the command, with a default where the leader decides, too."""
 
-    token: str = ""
+    token: str
 
 
 class SubscriptionCommandEntry(SubscriptionEntry, frozen=True, kw_only=True):
-    """What a command did to a subscription. ``token``: as above; also empty if a consumer registered."""
+    """What a command did to a subscription. ``token``: as above, with a default where consumers cause it, too."""
 
-    token: str = ""
+    token: str
 
 
 class HoldingEntry(SubscriptionEntry, frozen=True, kw_only=True):
@@ -293,7 +293,7 @@ class TopicPolicySet(TopicCommandEntry, frozen=True, tag="topic_policy_set"):
     policy: TopicPolicy
 
 
-class SegmentSplit(TopicCommandEntry, frozen=True, tag="segment_split"):
+class SegmentSplit(TopicCommandEntry, frozen=True, kw_only=True, tag="segment_split"):
     """A segment was sealed at ``end_offset`` and its two halves were created. One entry, so never half done.
 
     If the leader decided it and not a command, ``reason`` says why.
@@ -302,6 +302,7 @@ class SegmentSplit(TopicCommandEntry, frozen=True, tag="segment_split"):
     segment: int
     end_offset: int
     reason: str = ""
+    token: str = ""
 
 
 class SegmentRolled(TopicEntry, frozen=True, tag="segment_rolled"):
@@ -312,21 +313,23 @@ class SegmentRolled(TopicEntry, frozen=True, tag="segment_rolled"):
     reason: str
 
 
-class SegmentsMerged(TopicCommandEntry, frozen=True, tag="segments_merged"):
+class SegmentsMerged(TopicCommandEntry, frozen=True, kw_only=True, tag="segments_merged"):
     """Two neighbors were sealed at their end offsets and one child was created. Other fields as for a split."""
 
     segments: tuple[int, int]
     end_offsets: tuple[int, int]
     reason: str = ""
+    token: str = ""
 
 
-class SegmentsPruned(TopicCommandEntry, frozen=True, tag="segments_pruned"):
+class SegmentsPruned(TopicCommandEntry, frozen=True, kw_only=True, tag="segments_pruned"):
     """Sealed segments were removed from the layout after their retention, ancestors first. Their data is deleted next.
 
     Subscriptions lose what they have not acknowledged there.
     """
 
     segments: list[int]
+    token: str = ""
 
 
 class DataDeleted(TopicEntry, frozen=True, tag="data_deleted"):
@@ -335,7 +338,7 @@ class DataDeleted(TopicEntry, frozen=True, tag="data_deleted"):
     segments: list[int]
 
 
-class SubscriptionCreated(SubscriptionCommandEntry, frozen=True, tag="subscription_created"):
+class SubscriptionCreated(SubscriptionCommandEntry, frozen=True, kw_only=True, tag="subscription_created"):
     """``user`` created a subscription at ``positions`` (segment → offset of its first record).
 
     ``subscription_type`` None: not known until the first consumer registers.
@@ -347,14 +350,16 @@ class SubscriptionCreated(SubscriptionCommandEntry, frozen=True, tag="subscripti
     positions: dict[int, int]
     balance: Balance = "count"
     user: str = ANONYMOUS
+    token: str = ""
 
 
-class SubscriptionConfigured(SubscriptionCommandEntry, frozen=True, tag="subscription_configured"):
+class SubscriptionConfigured(SubscriptionCommandEntry, frozen=True, kw_only=True, tag="subscription_configured"):
     """The type of a subscription became known, or its order or balance changed."""
 
     subscription_type: SubscriptionType
     order: Order
     balance: Balance = "count"
+    token: str = ""
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -464,7 +469,7 @@ class ConsumerReconnected(SubscriptionEntry, frozen=True, tag="consumer_reconnec
     incarnation: int
 
 
-class ConsumerRemoved(SubscriptionCommandEntry, frozen=True, tag="consumer_removed"):
+class ConsumerRemoved(SubscriptionCommandEntry, frozen=True, kw_only=True, tag="consumer_removed"):
     """A consumer left, was evicted or replaced. What it held is free.
 
     With a ``token`` a command evicted it, and this incarnation must not register again.
@@ -473,6 +478,7 @@ class ConsumerRemoved(SubscriptionCommandEntry, frozen=True, tag="consumer_remov
     consumer: str
     incarnation: int
     reason: LeaveReason
+    token: str = ""
 
 
 class SegmentGranted(HoldingEntry, frozen=True, tag="segment_granted"):

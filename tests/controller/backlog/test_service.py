@@ -103,6 +103,18 @@ async def test_totals_and_outlook_follow_from_sparks_count(harness):
     assert (len(found.segments), replace(found, segments=())) == (1, kept), "a term keeps no segments"
 
 
+async def test_spark_counts_to_the_last_durable_chunk_and_knows_whether_it_is_the_newest(harness):
+    chunk, at_ms = harness.state.chunk, harness.state.at_ms
+    await harness.describe()
+    asked = [harness.spark.request]
+    harness.state.begin_chunk(chunk + 1, at_ms + 5)
+    await asyncio.sleep(MAX_RESPONSE_AGE_SECONDS + 1)
+    await harness.describe()
+    asked.append(harness.spark.request)
+
+    assert [(chunk, at_ms), (chunk, 0)] == [(each.written_to, each.written_at_ms) for each in asked]
+
+
 async def test_what_does_not_fit_into_a_page_is_not_counted(harness):
     harness.ledger.subscribe(harness.topic, "STREAM")
     harness.ledger.commit()

@@ -63,6 +63,14 @@ def test_only_pages_that_become_smaller_are_compressed(count: int) -> None:
     assert ("SNAPPY", "UNCOMPRESSED", "UNCOMPRESSED") == tuple(compressions[name] for name in ("key", "value", "body"))
 
 
+def test_a_large_page_of_equal_values_is_compressed() -> None:
+    builder = ChunkBuilder()
+    for offset in range(5000):
+        add_record(builder, offset, 5, bytes(100))
+
+    assert len(builder.encode(**FIELDS)) < 100_000
+
+
 def test_records_that_are_encoded_ahead_make_the_same_chunk() -> None:
     ahead, at_once = ChunkBuilder(), ChunkBuilder()
     for offset in range(1900):

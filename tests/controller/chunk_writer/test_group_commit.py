@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST as BURST
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
 from controller.chunk_writer.group_commit import MAX_WAITING_BARRIERS, GroupCommit, TermEndedError
@@ -102,22 +103,46 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
     assert set(shard.state.topics) == set(replayed.topics)
 
 
-async def test_many_records_are_encoded_in_a_turn_of_their_own_while_the_chunk_before_is_written() -> None:
-    shard, count = Shard(), 2000
+def propose_many(shard: Shard, count: int = 2000) -> ChunkBuilder:
+    """Propose a batch whose encoding takes longer than its turn of the loop should; return the builder of its chunk."""
+    topic_id, placements = shard.state.topics["a"].topic_id, [e.Placement(0, 0, 65535, 0, count)]
+    entry = e.RecordsStored(topic_id=topic_id, count=count, placements=placements, size_bytes=count)
     records = RecordColumns(*(column * count for column in ([1], [0], [0], [0], [b"k"], [b""], [()])))
+    shard.commit.propose_records(entry, records)
+    return shard.commit._pending.builder
+
+
+async def test_many_records_are_encoded_in_a_turn_of_their_own_while_the_chunk_before_is_written() -> None:
+    shard = Shard()
     async with running(shard):
         shard.create("a")
         await asyncio.sleep(0.1)
-        topic_id, placements = shard.state.topics["a"].topic_id, [e.Placement(0, 0, 65535, 0, count)]
-        entry = e.RecordsStored(topic_id=topic_id, count=count, placements=placements, size_bytes=count)
-        shard.commit.propose_records(entry, records)
-        builder = shard.commit._pending.builder
+        builder = propose_many(shard)
         assert builder.has_many_waiting, "the turn of the batch does not encode"
         await asyncio.sleep(0)
         assert not builder.has_many_waiting
         await shard.commit.flush()
 
-    assert count == (await shard.ledger.read(3)).header.records
+    assert 2000 == (await shard.ledger.read(3)).header.records
+
+
+async def test_many_records_of_an_idle_shard_are_encoded_by_a_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, waited = Shard(), []
+
+    async def in_thread(encode: Callable[[], bytes]) -> bytes:
+        await asyncio.sleep(0.1)
+        waited.append(builder.has_many_waiting)
+        return encode()
+
+    async with running(shard):
+        shard.create("a")
+        await shard.commit.flush()
+        monkeypatch.setattr(asyncio, "to_thread", in_thread)
+        builder = propose_many(shard)
+        await shard.commit.flush()
+
+    assert [True] == waited, "the loop has not encoded them meanwhile"
+    assert 2000 == (await shard.ledger.read(3)).header.records
 
 
 async def test_a_commit_begins_an_interval_after_the_previous_one(looptime: Any) -> None:
