@@ -130,8 +130,7 @@ def _compressed(body: bytes) -> bytes:
         sampled = [body[at : at + BLOCK_BYTES] for at in range(0, len(body), SAMPLED_BLOCKS * BLOCK_BYTES)]
         if sum(len(_SNAPPY.compress(each, asbytes=True)) for each in sampled) >= sum(map(len, sampled)):
             return body
-    compressed: bytes = _SNAPPY.compress(body, asbytes=True)
-    return min(body, compressed, key=len)
+    return min(body, bytes(_SNAPPY.compress(body, asbytes=True)), key=len)
 
 
 def integers(values: Sequence[int]) -> bytes:
@@ -265,19 +264,33 @@ class ChunkBuilder:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
         return self._encoded > 0 or self.has_many_waiting or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
 
-    def encode(self, **stated: int) -> bytes:
+    def encode(
+        self,
+        *,
+        shard: int,
+        number: int,
+        leader_epoch: int,
+        at_ms: int,
+        term_id: int = 0,
+        previous_term_id: int | None = None,
+    ) -> bytes:
         """Return the chunk as Parquet bytes with a checksum (headgate.ledger.checksum).
 
-        ``stated``: fields of its `ChunkHeader`. Without a ``previous_term_id`` the term continues.
+        ``previous_term_id`` None: the term continues.
         """
         self.encode_records()
         packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
         header = ChunkHeader(
             format=FORMAT,
+            shard=shard,
+            number=number,
+            leader_epoch=leader_epoch,
+            at_ms=at_ms,
             entries=len(self.entries),
             records=len(self.records),
+            term_id=term_id,
+            previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
-            **{"previous_term_id": stated.get("term_id", 0)} | stated,
         )
         facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         headers = self.records.headers if any(self.records.headers) else []
