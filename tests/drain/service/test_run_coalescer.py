@@ -1,4 +1,4 @@
-"""Coalescing of requests, eager counting, and reports that repeat what has not changed."""
+"""Coalescing of requests, counting ahead, and reports that repeat what has not changed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -160,6 +160,15 @@ async def test_a_process_that_learns_the_head_counts_to_it_and_lists_no_chunks()
         to_the_end = await coalescer.reply(BacklogRequest(shard=0))
     assert ([7, 7], 137, 138) == ([each.watermark for each in counted], ahead, to_the_end.watermark)
     assert not [each for each in listed.await_args_list if each.args[0] == chunk_folder(0)]
+
+
+async def test_a_run_for_one_question_to_a_chunk_and_one_to_the_end_counts_to_the_end() -> None:
+    kept = LedgerInMemory(137)
+    for heads in ((0, 7), (7, 0)):
+        async with counting(kept) as coalescer:
+            questions = (BacklogRequest(shard=0, written_to=head) for head in heads)
+            counted = await asyncio.gather(*map(coalescer.reply, questions))
+        assert [137, 137] == [each.watermark for each in counted]
 
 
 async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to_the_store() -> None:
