@@ -75,7 +75,7 @@ class FinishedBatches:
         return self._capacity > 0
 
     def clear(self) -> None:
-        self._restored, self._unpacked, self._capacity = _NO_BATCHES, None, 0
+        self._restored, self._unpacked = _NO_BATCHES, None
 
     def __len__(self) -> int:
         return 0 if self._unpacked is None and self._restored == _NO_BATCHES else len(self._packed)

@@ -116,6 +116,27 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
 
 
 @pytest.mark.looptime
+def test_a_daemon_that_has_not_joined_a_cluster_takes_no_token_for_that_of_another_daemon(settings: Settings) -> None:
+    assert not Daemon(settings)._is_peer("any")
+
+
+@pytest.mark.parametrize(("known", "published"), [(None, 1), ("a" * 32, 0)])
+async def test_clients_get_the_id_of_a_ledger_once_it_is_claimed(
+    settings: Settings, known: str | None, published: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, calls = Daemon(settings), []
+    monkeypatch.setattr(daemon._broker, "publish_description", lambda: calls.append(1))
+    identity = SimpleNamespace(ledger_id=known)
+
+    async def require() -> None:
+        identity.ledger_id = "a" * 32
+
+    identity.require = require
+    await daemon._require_ledger(identity)
+
+    assert published == len(calls)
+
+
 async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings) -> None:
     daemon: Any = Daemon(settings)
 

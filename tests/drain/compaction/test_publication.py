@@ -1,11 +1,13 @@
 """Which run may publish its range, and what is deleted, whatever process is suspended for how long."""
 
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 
 from controller.backup.check import check_shard
 from controller.chunk_writer.builder import ChunkBuilder
+from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
 from drain.spark.engines import RunError
@@ -66,6 +68,16 @@ async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_noth
 
     assert [ChunkRange(1, 4), ChunkRange(5, 8)] == await world.ranges()
     await world.assert_intact()
+
+
+@pytest.mark.parametrize(("chunks", "due"), [(7, False), (8, True), (12, True)])
+async def test_a_range_is_due_once_enough_chunks_follow_the_last_one(chunks: int, due: bool) -> None:
+    world = Processes(chunks)
+    await world.compact(1, 4)
+    job = CompactionJob("file:///none", Mock(), CompactionSettings(chunks=4), now_ms=lambda: world.now_ms)
+    job.store = world.store
+
+    assert due == await job.is_due(0)
 
 
 async def test_a_run_publishes_nothing_in_a_ledger_that_was_put_in_the_place_of_its_own() -> None:
