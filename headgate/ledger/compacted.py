@@ -16,6 +16,7 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
@@ -134,7 +135,7 @@ async def create_manifest(store: Store, manifest: Manifest) -> None:
 def check_object(data: bytes, path: str, expected: int) -> None:
     """Raise LedgerError unless ``data``, the object at ``path``, has the checksum that its manifest states."""
     try:
-        checksum.check(data, expected)
+        checksum.check(data, expected, crc32)
     except checksum.ChecksumError as error:
         raise LedgerError(f"{path} is damaged: {error}") from None
 

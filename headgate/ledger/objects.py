@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.checksum import ChecksumError, parquet_footer_start, verify_parquet
@@ -139,7 +140,7 @@ def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: 
     """
     check_is_parquet(data, path)
     try:
-        verify_parquet(data)
+        verify_parquet(data, crc32)
     except ChecksumError as error:
         raise LedgerError(f"{path} is damaged: {error}") from None
     raw = _metadata_value(data, metadata_key)

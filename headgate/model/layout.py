@@ -218,12 +218,13 @@ class Layout:
     next_segment_id: int
     segments: Mapping[int, Segment]
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The first `key_hash` of each active segment."""
     _routes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         active = sorted(self.active(), key=lambda segment: segment.first_hash)
         object.__setattr__(self, "segments", MappingProxyType(dict(self.segments)))
-        object.__setattr__(self, "_starts", tuple(segment.first_hash for segment in active))
+        object.__setattr__(self, "_starts", tuple(segment.first_hash << 16 for segment in active))
         object.__setattr__(self, "_routes", tuple(segment.segment_id for segment in active))
 
     @classmethod
@@ -282,7 +283,7 @@ class Layout:
     def route(self, key_hashes: Iterable[int]) -> list[int]:
         """Return the active segment of each `key_hash`."""
         starts, routes = self._starts, self._routes
-        return [routes[bisect_right(starts, each >> 16) - 1] for each in key_hashes]
+        return [routes[bisect_right(starts, each) - 1] for each in key_hashes]
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Return all ancestors in the layout, at any depth. Pruned ancestors are not in it, and are drained."""

@@ -33,7 +33,7 @@ Refusals that end a producer's session, or depend on the state, wait for a barri
 judges on an outdated state (Redpanda #12712).
 """
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,13 +46,14 @@ from headgate.protocol.request_fields import MAX_RECORD_BYTES, ReaderRequest
 from headgate.protocol.requests import (
     AnyRequestBody,
     ProduceBatch,
+    Record,
     RegisterConsumer,
     Request,
     SeekSubscription,
     TransferShard,
 )
 from shard.access.rules import AccessRules, refuse_access
-from shard.state.producers import MAX_SOURCE_POSITIONS, WINDOW, FinishedBatch, ProducerState
+from shard.state.producers import MAX_SOURCE_POSITIONS, WINDOW, ProducerState
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal, invalid, refuse
@@ -67,24 +68,24 @@ def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, Rec
     Return the entry for ``batch``, which reserves the offsets once it is applied, and its records segment by segment,
     in the order of the batch, with the offset of each.
     """
-    keys = [record.key for record in batch.records]
-    segments = topic.layout.route(map(key_hash, keys))
-    order = sorted(range(len(segments)), key=segments.__getitem__)
-    segments = list(map(segments.__getitem__, order))
-    records, headers = list(map(batch.records.__getitem__, order)), batch.headers_by_record()
-    tails, described = topic.tails, topic.layout.segments
-    placements = [
-        e.Placement(each, (known := described[each]).first_hash, known.last_hash, tails[each].next_offset, count)
-        for each, count in Counter(segments).items()
-    ]
-    found = RecordColumns(
-        topic_id=[topic.topic_id] * len(order),
-        segment=segments,
-        offset=[offset for each in placements for offset in range(each.first_offset, each.first_offset + each.count)],
-        timestamp_ms=[record.timestamp_ms for record in records],
-        key=list(map(keys.__getitem__, order)),
-        value=[record.value for record in records],
-        headers=[headers.get(index, ()) for index in order] if headers else [()] * len(order),
+    segments = topic.layout.route(map(key_hash, [record.key for record in batch.records]))
+    grouped: defaultdict[int, list[Record]] = defaultdict(list)
+    for segment, record in zip(segments, batch.records, strict=True):
+        grouped[segment].append(record)
+    placements, found = [], RecordColumns()
+    for segment, records in sorted(grouped.items()):
+        count, first_offset = len(records), topic.tails[segment].next_offset
+        known = topic.layout.segments[segment]
+        placements.append(e.Placement(segment, known.first_hash, known.last_hash, first_offset, count))
+        found.segment += [segment] * count
+        found.offset += range(first_offset, first_offset + count)
+        found.timestamp_ms += [record.timestamp_ms for record in records]
+        found.key += [record.key for record in records]
+        found.value += [record.value for record in records]
+    found.topic_id = [topic.topic_id] * len(segments)
+    headers, order = batch.headers_by_record(), range(len(segments))
+    found.headers = (
+        [headers.get(each, ()) for each in sorted(order, key=segments.__getitem__)] if headers else [()] * len(order)
     )
     entry = e.RecordsStored(
         topic_id=topic.topic_id,
@@ -251,9 +252,11 @@ def _judge_order(batch: ProduceBatch, sequence: int, producer: ProducerState) ->
         )
     if sequence > producer.next_sequence:
         return refuse("out_of_order", f"sequence {sequence} arrived before {producer.next_sequence}")
-    known = _finished(producer, sequence)
-    if known is None:  # correct, because rows 6 and 7 make sequences contiguous from 0
+    # The window ends before `next_sequence`, and rows 6 and 7 make sequences contiguous from 0.
+    back = producer.next_sequence - sequence
+    if back > len(producer.finished):
         return Duplicate(0, None)
+    known = producer.finished[-back]
     if batch_digest(batch) != known.digest:
         return invalid(
             f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
@@ -302,9 +305,3 @@ def _refused_window(batch: ProduceBatch, producer: ProducerState, durable: int) 
     if batch.producer_epoch != producer.producer_epoch or producer.finished.has_capacity(durable):
         return None
     return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
-
-
-def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:
-    """Return the batch of ``sequence``: the window is contiguous and ends before ``next_sequence``."""
-    back = producer.next_sequence - sequence
-    return producer.finished[-back] if back <= len(producer.finished) else None

@@ -53,28 +53,28 @@ def test_every_package_is_pinned_with_hashes_and_without_an_address(name: str) -
 @pytest.mark.parametrize(
     ("name", "requirements"),
     [
-        pytest.param("constraints-client.txt", CLIENT["project"]["dependencies"], id="client"),
-        pytest.param(
-            "constraints-daemon.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["spark"], id="daemon"
-        ),
-        pytest.param("constraints.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["up"], id="up"),
-        pytest.param("constraints.txt", CLIENT["dependency-groups"]["demo"], id="demo"),
-        pytest.param("constraints-dev.txt", HOOK["optional-dependencies"]["connect"], id="connect"),
-        pytest.param("constraints-dev.txt", CLIENT["dependency-groups"]["dev"], id="dev"),
-        pytest.param("constraints-docs.txt", CLIENT["dependency-groups"]["docs"], id="docs"),
-        pytest.param("constraints-peers.txt", CLIENT["dependency-groups"]["peers"], id="peers"),
-        pytest.param("constraints-build.txt", CLIENT["build-system"]["requires"], id="build"),
+        ("constraints-client.txt", CLIENT["project"]["dependencies"]),
+        ("constraints-daemon.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["spark"]),
+        ("constraints.txt", HOOK["dependencies"] + HOOK["optional-dependencies"]["up"]),
+        ("constraints.txt", CLIENT["dependency-groups"]["demo"]),
+        ("constraints-dev.txt", HOOK["optional-dependencies"]["connect"]),
+        ("constraints-dev.txt", CLIENT["dependency-groups"]["dev"]),
+        ("constraints-docs.txt", CLIENT["dependency-groups"]["docs"]),
+        ("constraints-peers.txt", CLIENT["dependency-groups"]["peers"]),
+        ("constraints-build.txt", CLIENT["build-system"]["requires"]),
     ],
 )
 def test_every_requirement_is_pinned(name: str, requirements: list[Any]) -> None:
     assert names(requirements) <= pins(name).keys()
 
 
-@pytest.mark.parametrize("project", [CLIENT, DAEMON], ids=["client", "daemon"])
-def test_the_build_backend_is_the_one_that_setup_installs(project: dict[str, Any]) -> None:
-    required = project["build-system"]["requires"]
+def test_uv_takes_the_client_from_this_folder() -> None:
+    assert {CLIENT["project"]["name"]} == DAEMON["tool"]["uv"]["sources"].keys()
 
-    assert [True] == [f"\n{pin} \\\n" in (ROOT / "constraints-build.txt").read_text() for pin in required]
+
+def test_the_build_backend_is_the_one_that_setup_installs() -> None:
+    [pin] = {*CLIENT["build-system"]["requires"], *DAEMON["build-system"]["requires"]}
+    assert f"\n{pin} \\\n" in (ROOT / "constraints-build.txt").read_text()
 
 
 def test_setup_installs_nothing_without_checking_its_hash() -> None:
