@@ -17,15 +17,8 @@ import structlog
 from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
 from headgate.model.layout import SegmentSlice
+from headgate.protocol import requests
 from headgate.protocol.replies import DeliveriesBegun, Done, Redelivery
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    BeginDeliveries,
-    ConfirmDeadLetters,
-    Heartbeat,
-    ParkKey,
-    UnparkKey,
-)
 from metrics import events
 from shard.subscriptions import deliveries, parking, stalled
 from shard.subscriptions.refusal import Refusal
@@ -138,7 +131,7 @@ class DeliveryMonitor:
         unsent = dead if self.problem else 0
         return Counter(kept_deliveries=sum(kept), dead_records=dead, unsent_dead_letters=unsent, full_segments=full)
 
-    def begin(self, request: BeginDeliveries) -> DeliveriesBegun:
+    def begin(self, request: requests.BeginDeliveries) -> DeliveriesBegun:
         limit = deliveries.record_limit(self._topic)
         begun, reply = deliveries.judge_begun(self._subscription, self._topic, request, limit)
         if begun:
@@ -147,7 +140,7 @@ class DeliveryMonitor:
             self._context.observer.observe(events.DeliveriesJudged(count=len(reply.delayed), outcome="delayed"))
         return reply
 
-    def fail(self, batch: AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, Redelivery]]]:
+    def fail(self, batch: requests.AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, Redelivery]]]:
         """Record negative acknowledgements; return by index why some do not count, and when the others are due."""
         now_ms, limit = self._ledger.now_ms(), deliveries.record_limit(self._topic)
         failed, rejected = deliveries.judge_failed(self._subscription, self._topic, batch, limit, now_ms)
@@ -163,7 +156,7 @@ class DeliveryMonitor:
         ]
         return rejected, due
 
-    def dead_letters_stored(self, request: ConfirmDeadLetters) -> list[int]:
+    def dead_letters_stored(self, request: requests.ConfirmDeadLetters) -> list[int]:
         """Record that dead letters are in their topics, which acknowledges those of a QUEUE; return their segments."""
         stored = deliveries.stored_dead_letters(self._subscription, request)
         if stored and self._subscription.type == e.SubscriptionType.STREAM:
@@ -176,11 +169,11 @@ class DeliveryMonitor:
         self._context.observer.observe(events.DeliveriesJudged(count=len(stored), outcome="dead_letter"))
         return [segment for segment, _ in stored.values()]
 
-    def park(self, request: ParkKey | UnparkKey) -> Done | Refusal:
+    def park(self, request: requests.ParkKey | requests.UnparkKey) -> Done | Refusal:
         """Park a key, or end its parking; or say why not."""
         judged = (
             parking.judge_park(self._subscription, self._topic, request)
-            if isinstance(request, ParkKey)
+            if isinstance(request, requests.ParkKey)
             else parking.judge_unpark(self._subscription, self._topic, request)
         )
         if isinstance(judged, str):
@@ -194,7 +187,7 @@ class DeliveryMonitor:
                 log.warning("key.unparked", **names, consumer=request.consumer)
         return Done()
 
-    def duty(self, request: Heartbeat) -> dict[str, Any]:
+    def duty(self, request: requests.Heartbeat) -> dict[str, Any]:
         """Return the fields of a heartbeat reply that say what a consumer does with failed deliveries."""
         fields: dict[str, Any] = {
             "policy": self._subscription.redelivery.policy,

@@ -33,19 +33,9 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
 from headgate.model.text import listed
+from headgate.protocol import requests
 from headgate.protocol.codec import user_of
 from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    EvictConsumer,
-    ExplainSubscription,
-    Heartbeat,
-    LeaveConsumer,
-    PlanChanges,
-    RegisterConsumer,
-)
 from headgate.views.explanations import Explanation
 from headgate.views.subscriptions import SubscriptionInfo
 from metrics import events
@@ -144,7 +134,7 @@ class SubscriptionCoordinator:
 
     def explain(
         self,
-        request: ExplainSubscription,
+        request: requests.ExplainSubscription,
         drain_problem: str | None = None,
         delay_reason: Callable[[str], str] = lambda _: "",
     ) -> Steps[ExplanationReply | Refusal]:
@@ -178,7 +168,7 @@ class SubscriptionCoordinator:
         reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
         return invalid(reason)
 
-    def plan(self, request: PlanChanges) -> Steps[PlanReply | Refusal]:
+    def plan(self, request: requests.PlanChanges) -> Steps[PlanReply | Refusal]:
         try:
             yield self.size
             steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
@@ -193,7 +183,7 @@ class SubscriptionCoordinator:
 
     # Requests of consumers
 
-    def register(self, request: RegisterConsumer, client_id: str) -> Registered | Refusal:
+    def register(self, request: requests.RegisterConsumer, client_id: str) -> Registered | Refusal:
         """Register a joining, returning or replacing consumer; the response has all its grants."""
         known = self._subscription.consumers.get(request.consumer)
         judged = judge_registration(self._subscription, request, client_id)
@@ -224,7 +214,7 @@ class SubscriptionCoordinator:
             policy=self._subscription.redelivery.policy,
         )
 
-    def heartbeat(self, request: Heartbeat, client_id: str) -> HeartbeatReply | Refusal:
+    def heartbeat(self, request: requests.Heartbeat, client_id: str) -> HeartbeatReply | Refusal:
         """Record a heartbeat, and send the consumer again what it has missed."""
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
@@ -252,13 +242,13 @@ class SubscriptionCoordinator:
             **self.deliveries.duty(request),
         )
 
-    def leave(self, request: LeaveConsumer, client_id: str) -> Done:
+    def leave(self, request: requests.LeaveConsumer, client_id: str) -> Done:
         """Remove the consumer and release its holdings. A stale request changes nothing."""
         if self._is_current(request, client_id):
             self._remove_consumers([request.consumer], "failed" if request.failed else "left")
         return Done()
 
-    def evict(self, request: EvictConsumer) -> Done | Refusal:
+    def evict(self, request: requests.EvictConsumer) -> Done | Refusal:
         """Remove a consumer as if its grace period had ended; this instance must not register again."""
         if request.consumer not in self._subscription.consumers:
             return self._refuse_unknown_consumer(request.consumer)
@@ -266,13 +256,13 @@ class SubscriptionCoordinator:
         self._remove_consumers([request.consumer], "evicted", fenced, token=request.token)
         return Done()
 
-    def confirm_revoked(self, request: ConfirmRevoked, client_id: str) -> Done:
+    def confirm_revoked(self, request: requests.ConfirmRevoked, client_id: str) -> Done:
         """Release revoked segments. A confirmation without a matching revocation changes nothing."""
         if self._is_current(request, client_id):
             self.reconciler.confirm(request.consumer, request.released)
         return Done()
 
-    def acknowledge(self, batch: AcknowledgeBatch) -> Acknowledged:
+    def acknowledge(self, batch: requests.AcknowledgeBatch) -> Acknowledged:
         """Record what counts of ``batch``. If that reaches a sealed end, the drain check runs at once."""
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         if judgement.over_limit:
@@ -285,7 +275,7 @@ class SubscriptionCoordinator:
         refused, redeliveries = self.deliveries.fail(batch)
         return Acknowledged(rejected=judgement.rejected, negative_rejected=refused, redeliveries=redeliveries)
 
-    def confirm_dead_letters(self, request: ConfirmDeadLetters) -> Done:
+    def confirm_dead_letters(self, request: requests.ConfirmDeadLetters) -> Done:
         """Acknowledge dead records that are stored in their dead-letter topics."""
         self.drain.acknowledged(self.deliveries.dead_letters_stored(request))
         return Done()
@@ -353,7 +343,7 @@ class SubscriptionCoordinator:
 
     # Consumers
 
-    def _join(self, request: RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
+    def _join(self, request: requests.RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
         preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
             # Log a warning: the replaced instance may still be running.
@@ -390,7 +380,7 @@ class SubscriptionCoordinator:
         if tracks_acknowledgements(subscription.type) and not self.drain.installed:
             self.drain.install(self._context.drain_check)
 
-    def _is_current(self, request: LeaveConsumer | ConfirmRevoked, client_id: str) -> bool:
+    def _is_current(self, request: requests.LeaveConsumer | requests.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
         claim = judge_claim(known, request.incarnation, client_id)
         return claim is Claim.CURRENT

@@ -32,39 +32,14 @@ from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.layout import ShardMap
+from headgate.protocol import requests
 from headgate.protocol.codec import Presence, requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import (
-    DescribeBacklog,
-    DescribeCluster,
-    DescribeLeader,
-    DescribeTopic,
-    ProduceBatch,
-)
 from metrics import events
 from metrics.label_values import BatchVerdict
 from shard.access.rules import refuse_access
-from shard.requests import producer_commands, subscription_commands, topic_commands, topic_import
-from shard.requests.handlers import (
-    AfterChunk,
-    Decision,
-    Deferred,
-    Handler,
-    Outcome,
-    find_subscription,
-    find_topic,
-    handler,
-)
-from shard.requests.verdicts import (
-    Accept,
-    Duplicate,
-    judge_batch,
-    judge_deadline,
-    judge_history,
-    judge_term,
-    route_batch,
-)
+from shard.requests import handlers, producer_commands, subscription_commands, topic_commands, topic_import, verdicts
 from shard.state.ledger_time import IDLE_CHUNK_MS, TICK_INTERVAL_SECONDS, tick_pause_seconds
 from shard.state.shard_state import ShardState
 from shard.steps import Steps
@@ -195,7 +170,7 @@ class ShardLeader:
     def leader_epoch(self) -> int:
         return self.state.term.leader_epoch
 
-    def _all_handlers(self) -> dict[type[RequestBody], Handler]:
+    def _all_handlers(self) -> dict[type[RequestBody], handlers.Handler]:
         registrations = [
             *producer_commands.commands(
                 self.context.ingest.max_named_producers, self.context.new_producer_id, self.state
@@ -206,24 +181,26 @@ class ShardLeader:
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
             *self.outcomes.operators.handlers(),
-            handler(DescribeTopic, self._describe_topic),
-            handler(DescribeLeader, self.announcer.describe),
-            handler(ProduceBatch, self._handle_batch),
-            handler(DescribeBacklog, self._describe_backlog),
-            handler(DescribeCluster, lambda request, _: describe_cluster(self.context.overview, request)),
+            handlers.handler(requests.DescribeTopic, self._describe_topic),
+            handlers.handler(requests.DescribeLeader, self.announcer.describe),
+            handlers.handler(requests.ProduceBatch, self._handle_batch),
+            handlers.handler(requests.DescribeBacklog, self._describe_backlog),
+            handlers.handler(
+                requests.DescribeCluster, lambda request, _: describe_cluster(self.context.overview, request)
+            ),
         ]
-        handlers = dict(registrations)
-        assert len(handlers) == len(registrations), "a request type has two handlers"
-        return handlers
+        found = dict(registrations)
+        assert len(found) == len(registrations), "a request type has two handlers"
+        return found
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        requests = requests_filter(self.context.cluster, self.state.shard)
+        topics = requests_filter(self.context.cluster, self.state.shard)
         self._serving.on = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
             self.learn_shards(self.context.shards())
-            await self.context.transport.subscribe(requests, self._while_serving(self._handle_request))
+            await self.context.transport.subscribe(topics, self._while_serving(self._handle_request))
             self.connection_changed(self.context.transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self.state.shard}")
@@ -246,7 +223,7 @@ class ShardLeader:
             self._outbox.delayed.close()
             await self.outcomes.close()
             await self.subscription_registry.close()
-            await self.context.transport.unsubscribe(requests)
+            await self.context.transport.unsubscribe(topics)
 
     async def hand_over(self) -> None:
         """Stop accepting requests, and wait until everything accepted is durable."""
@@ -302,15 +279,15 @@ class ShardLeader:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return
         term_age_ms = int((asyncio.get_running_loop().time() - self.timers.began_at) * 1000)
-        refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
-        refusal = refusal or judge_history(request.body, self.state)
+        refusal = verdicts.judge_term(request, self.leader_epoch) or verdicts.judge_deadline(request, term_age_ms)
+        refusal = refusal or verdicts.judge_history(request.body, self.state)
         if refusal is not None:
-            if isinstance(request.body, ProduceBatch):
+            if isinstance(request.body, requests.ProduceBatch):
                 self._count_batch(refusal.verdict)
             self._outbox.refuse(request, refusal)
             return
         denied: Refusal | None = None
-        if not isinstance(request.body, ProduceBatch):  # `judge_batch` judges the right to one among its rows.
+        if not isinstance(request.body, requests.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
             denied = refuse_access(self.context.access.rules, user_of(request.client_id), request.body)
         self.outcomes.carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
@@ -332,17 +309,17 @@ class ShardLeader:
 
     # Handlers
 
-    def _handle_batch(self, batch: ProduceBatch, address: str) -> Outcome:
-        judgement = judge_batch(
+    def _handle_batch(self, batch: requests.ProduceBatch, address: str) -> handlers.Outcome:
+        judgement = verdicts.judge_batch(
             batch, self.state, self.commit.durable, user=user_of(address), rules=self.context.access.rules
         )
-        outcome: Outcome
+        outcome: handlers.Outcome
         verdict: str
         match judgement:
-            case Duplicate():
+            case verdicts.Duplicate():
                 body = Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
-                verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
-            case Accept():
+                verdict, outcome = "duplicate", handlers.AfterChunk(judgement.chunk, body)
+            case verdicts.Accept():
                 outcome = self._store(batch)
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
@@ -354,23 +331,23 @@ class ShardLeader:
         """Count a batch by its verdict. Those of registrations, seeks and quotas of objects are no batch's."""
         self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=cast("BatchVerdict", verdict)))
 
-    def _store(self, batch: ProduceBatch) -> Committed | Refusal:
+    def _store(self, batch: requests.ProduceBatch) -> Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:
             return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait to be written")
-        entry, records = route_batch(self.state.topics[batch.topic], batch)
+        entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
         return Committed(placements=entry.placements, topic_id=entry.topic_id)
 
-    def _describe_topic(self, request: DescribeTopic, _: str) -> Outcome:
-        topic = find_topic(request.topic, self.state)
+    def _describe_topic(self, request: requests.DescribeTopic, _: str) -> handlers.Outcome:
+        topic = handlers.find_topic(request.topic, self.state)
         reply = described(request, topic, self.state.shard, self.timers.autoscaler.settings, self.pruner.settings)
-        return Decision((), lambda _: reply)
+        return handlers.Decision((), lambda _: reply)
 
-    def _describe_backlog(self, request: DescribeBacklog, _: str) -> Outcome:
+    def _describe_backlog(self, request: requests.DescribeBacklog, _: str) -> handlers.Outcome:
         """Handle the only request that waits for another process: the Spark process counts first."""
         if request.topic is not None and request.subscription is not None:
-            find_subscription(request.topic, request.subscription, self.state)
+            handlers.find_subscription(request.topic, request.subscription, self.state)
         elif request.topic is not None:
-            find_topic(request.topic, self.state)
-        return Deferred(partial(self.backlogs.answer, request), "backlogs", MAX_PENDING_ANSWERS)
+            handlers.find_topic(request.topic, self.state)
+        return handlers.Deferred(partial(self.backlogs.answer, request), "backlogs", MAX_PENDING_ANSWERS)

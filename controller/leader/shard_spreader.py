@@ -27,6 +27,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import BEGIN_TIMEOUT_SECONDS, TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections, ElectionsUnreachableError, Registry
+from controller.leadership.policy import spread
 from controller.leadership.policy.feature_levels import join_problem, judged, level_of
 from controller.leadership.policy.instance_record import (
     LACKS,
@@ -39,19 +40,6 @@ from controller.leadership.policy.instance_record import (
 )
 from controller.leadership.policy.queue_order import SeenQueue, left_to_others
 from controller.leadership.policy.shard_load import Arrivals, Loads, ShardLoads, shard_loads
-from controller.leadership.policy.spread import (
-    BUDGET_SECONDS,
-    Abandoned,
-    History,
-    LiveDaemon,
-    Move,
-    Plan,
-    ShardQueue,
-    abandonments,
-    plan,
-    startable,
-    weights,
-)
 from controller.leadership.policy.standby import Successors, successors
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
@@ -155,8 +143,8 @@ class Decided:
     """What follows from a view and the queues, until they change."""
 
     seen: object = None
-    daemons: Sequence[LiveDaemon] = ()
-    plan: Plan = field(default_factory=lambda: Plan({}, ()))
+    daemons: Sequence[spread.LiveDaemon] = ()
+    plan: spread.Plan = field(default_factory=lambda: spread.Plan({}, ()))
     successors: Successors = field(default_factory=dict)
 
 
@@ -195,7 +183,7 @@ class ShardSpreader:
         self._started_at = asyncio.get_running_loop().time()
         self.own = Registration(instance, elections.registry, record, settings, writes_fail, observer)
         self._spread_at: list[float] = []
-        self._abandoned: dict[tuple[int, str], Abandoned] = {}
+        self._abandoned: dict[tuple[int, str], spread.Abandoned] = {}
 
     def doubts_store(self) -> bool:
         """Return whether to try writes often: the store may fail for this daemon, or for one that is not ready."""
@@ -364,14 +352,14 @@ class ShardSpreader:
     def _start_moves(self, timeout_seconds: float = TRANSFER_TIMEOUT_SECONDS) -> None:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
-        self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
+        self._spread_at = [at for at in self._spread_at if now - at < spread.BUDGET_SECONDS]
         enabled, replicas = self._settings().enabled, self._replicas()
         seen_here = self.own.record.readiness, self.own.leaving, self._abandoned.copy()
         if self.decided.seen != (seen := (self.view, self._seen_queues(), seen_here, enabled, replicas)):
             daemons, queues = self._live_daemons(), self._shard_queues()
             free = [replace(q, fixed=q.fixed or not enabled) for q in queues]
             following = successors(daemons, free, replicas)
-            self.decided = Decided(seen, daemons, plan(daemons, map(self._with_abandoned, queues)), following)
+            self.decided = Decided(seen, daemons, spread.plan(daemons, map(self._with_abandoned, queues)), following)
             self._standby.assign(following)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
         for controller in led:
@@ -380,7 +368,7 @@ class ShardSpreader:
         moves = [each for each in self.decided.plan.moves if enabled or each.reason != "spread"]
         if not moves:
             return
-        history = History(
+        history = spread.History(
             led_since={each.shard: now if each.leader is None else each.leader.timers.began_at for each in led},
             started_at=self._started_at,
             without_topics=frozenset(
@@ -391,7 +379,7 @@ class ShardSpreader:
             abandoned=self._abandoned,
         )
         settle_seconds = self._settings().settle_seconds
-        for move in startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
+        for move in spread.startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
             self._start(move, now, timeout_seconds)
 
     def _leave_terms(self) -> None:
@@ -408,7 +396,7 @@ class ShardSpreader:
             log.info("term.left", shard=shard)
             self._controllers[shard].post(Event.TERM_LEFT)
 
-    def _start(self, move: Move, now: float, timeout_seconds: float) -> None:
+    def _start(self, move: spread.Move, now: float, timeout_seconds: float) -> None:
         log.info("transfer.started", shard=move.shard, successor=move.target, reason=move.reason)
         if move.reason == "spread":
             self._spread_at.append(now)
@@ -422,11 +410,11 @@ class ShardSpreader:
             return
         before = self._abandoned.get((shard, target))
         count = 1 if before is None else before.count + 1
-        self._abandoned[shard, target] = Abandoned(count, asyncio.get_running_loop().time(), problem, token)
+        self._abandoned[shard, target] = spread.Abandoned(count, asyncio.get_running_loop().time(), problem, token)
 
-    def _live_daemons(self) -> list[LiveDaemon]:
+    def _live_daemons(self) -> list[spread.LiveDaemon]:
         return [
-            LiveDaemon(
+            spread.LiveDaemon(
                 name,
                 settled=record.settled,
                 in_maintenance=name in self.view.maintenance,
@@ -436,19 +424,19 @@ class ShardSpreader:
             for name, record in self.view.records.items()
         ]
 
-    def _shard_queues(self) -> list[ShardQueue]:
+    def _shard_queues(self) -> list[spread.ShardQueue]:
         seen = self._seen_queues()
         reports = {name: record.loads for name, record in self.view.records.items()}
         loads = shard_loads({shard: each.holder for shard, each in seen.items()}, reports)
-        weight = weights({shard: loads.get(shard, 0) for shard in seen})
+        weight = spread.weights({shard: loads.get(shard, 0) for shard in seen})
         return [
-            ShardQueue(shard, each.holder, each.waiting, fixed=each.fixed, weight=weight[shard])
+            spread.ShardQueue(shard, each.holder, each.waiting, fixed=each.fixed, weight=weight[shard])
             for shard, each in seen.items()
         ]
 
-    def _with_abandoned(self, queue: ShardQueue) -> ShardQueue:
+    def _with_abandoned(self, queue: spread.ShardQueue) -> spread.ShardQueue:
         """Add what only this daemon knows. All daemons must agree on successors, which are decided without it."""
-        counts = abandonments(self._abandoned, queue.shard, leaving=self.own.leaving)
+        counts = spread.abandonments(self._abandoned, queue.shard, leaving=self.own.leaving)
         return replace(queue, abandoned=counts) if counts else queue
 
     def _seen_queues(self) -> dict[int, SeenQueue]:

@@ -20,28 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.settings.sections import (
-    LEDGER_SCHEMES,
-    AccessSettings,
-    BrokerSettings,
-    ClusterSettings,
-    CompactionSettings,
-    DrainSettings,
-    HttpSettings,
-    IngestSettings,
-    InstanceSettings,
-    LedgerSettings,
-    LogSettings,
-    MetricsSettings,
-    RetentionSettings,
-    ScalingSettings,
-    Section,
-    SnapshotSettings,
-    SpreadSettings,
-    StandbySettings,
-    SubscriptionSettings,
-    ZooKeeperSettings,
-)
+from controller.settings import sections
 from coordinator.context import CoordinatorSettings
 from drain.setting_values import conf_problem, engine_of, is_on_this_machine, own_socket, socket_path
 from drain.table_mapping import read_tables
@@ -64,7 +43,7 @@ Problem = tuple[str, str]
 """A setting (``section.field``), and what is wrong with it."""
 
 
-def http_problems(http: HttpSettings) -> Iterator[Problem]:
+def http_problems(http: sections.HttpSettings) -> Iterator[Problem]:
     """Yield settings that lack their partner, and a server that everyone could read."""
     yield from _partner_problems("http", http, "certificate_file", "key_file")
     if http.client_ca_file is not None and http.certificate_file is None:
@@ -79,7 +58,7 @@ def http_problems(http: HttpSettings) -> Iterator[Problem]:
         yield "http.tokens_file", problem
 
 
-def http_warnings(http: HttpSettings) -> list[str]:
+def http_warnings(http: sections.HttpSettings) -> list[str]:
     """Return what is allowed and should not be: tokens that cross a network without TLS."""
     if is_loopback(http.host) or http.tokens_file is None or http.certificate_file is not None:
         return []
@@ -88,14 +67,14 @@ def http_warnings(http: HttpSettings) -> list[str]:
     return [f"$.http.certificate_file is not set: {problem}; {remedy}"]
 
 
-def advertised_url(http: HttpSettings, address: str, machine: str) -> str:
+def advertised_url(http: sections.HttpSettings, address: str, machine: str) -> str:
     """Return the URL under which others reach the server; ``address`` is that of its socket, ``machine`` its name."""
     listening, _, port = address.rpartition(":")
     host = http.advertised_host or (machine if listening in EVERY_ADDRESS else listening)
     return f"{'http' if http.certificate_file is None else 'https'}://{host_port(host, port)}"
 
 
-def zookeeper_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
+def zookeeper_problems(zookeeper: sections.ZooKeeperSettings) -> Iterator[Problem]:
     """Yield everything that the types do not check."""
     yield from _partner_problems("zookeeper", zookeeper, "username", "password_file")
     if (tls_problem := tls_option_problem(zookeeper)) is not None:
@@ -109,7 +88,7 @@ def zookeeper_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
         )
 
 
-def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
+def zookeeper_warnings(zookeeper: sections.ZooKeeperSettings) -> list[str]:
     """Return what a network between daemons and ZooKeeper makes dangerous. Nothing if every server is on loopback."""
     hosts, _, _ = zookeeper.hosts.partition("/")
     if all(is_loopback(server.strip().rpartition(":")[0]) for server in hosts.split(",")):
@@ -126,7 +105,7 @@ def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
     return found
 
 
-def _partner_problems(section: str, settings: Section, *pair: str) -> Iterator[Problem]:
+def _partner_problems(section: str, settings: sections.Section, *pair: str) -> Iterator[Problem]:
     """Yield the setting that is missing although its partner is set."""
     absent = [name for name in pair if getattr(settings, name) is None]
     if len(absent) == 1:
@@ -143,27 +122,27 @@ def _hosts_problem(hosts: str) -> str | None:
     return None
 
 
-class Settings(Section, frozen=True, kw_only=True):
+class Settings(sections.Section, frozen=True, kw_only=True):
     """All settings of a daemon."""
 
-    cluster: ClusterSettings = ClusterSettings()
-    instance: InstanceSettings = InstanceSettings()
-    spread: SpreadSettings = SpreadSettings()
-    standby: StandbySettings = StandbySettings()
-    zookeeper: ZooKeeperSettings = ZooKeeperSettings()
-    broker: BrokerSettings = BrokerSettings()
-    access: AccessSettings = AccessSettings()
-    ledger: LedgerSettings
-    drain: DrainSettings = DrainSettings()
-    http: HttpSettings = HttpSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    ingest: IngestSettings = IngestSettings()
-    subscriptions: SubscriptionSettings = SubscriptionSettings()
-    snapshots: SnapshotSettings = SnapshotSettings()
-    scaling: ScalingSettings = ScalingSettings()
-    retention: RetentionSettings = RetentionSettings()
-    compaction: CompactionSettings = CompactionSettings()
-    log: LogSettings = LogSettings()
+    cluster: sections.ClusterSettings = sections.ClusterSettings()
+    instance: sections.InstanceSettings = sections.InstanceSettings()
+    spread: sections.SpreadSettings = sections.SpreadSettings()
+    standby: sections.StandbySettings = sections.StandbySettings()
+    zookeeper: sections.ZooKeeperSettings = sections.ZooKeeperSettings()
+    broker: sections.BrokerSettings = sections.BrokerSettings()
+    access: sections.AccessSettings = sections.AccessSettings()
+    ledger: sections.LedgerSettings
+    drain: sections.DrainSettings = sections.DrainSettings()
+    http: sections.HttpSettings = sections.HttpSettings()
+    metrics: sections.MetricsSettings = sections.MetricsSettings()
+    ingest: sections.IngestSettings = sections.IngestSettings()
+    subscriptions: sections.SubscriptionSettings = sections.SubscriptionSettings()
+    snapshots: sections.SnapshotSettings = sections.SnapshotSettings()
+    scaling: sections.ScalingSettings = sections.ScalingSettings()
+    retention: sections.RetentionSettings = sections.RetentionSettings()
+    compaction: sections.CompactionSettings = sections.CompactionSettings()
+    log: sections.LogSettings = sections.LogSettings()
 
     @property
     def drain_socket(self) -> str:
@@ -214,7 +193,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); a settings file is TOML") from None
     settings = parse_settings(text, str(path))
     if not settings.instance.name:
-        settings = settings.replace(instance=InstanceSettings(name=default_instance))
+        settings = settings.replace(instance=sections.InstanceSettings(name=default_instance))
     settings = settings.replace(
         broker=with_located_files(settings.broker, ("password_file", *FILES), path.parent, credentials),
         access=_checked_access(settings.access, path),
@@ -231,7 +210,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     return settings.replace(drain=drain)
 
 
-def _checked_access(access: AccessSettings, path: Path) -> AccessSettings:
+def _checked_access(access: sections.AccessSettings, path: Path) -> sections.AccessSettings:
     """Return ``access`` with an absolute path. Errors in the access file are reported with the settings."""
     if access.file is None:
         if not access.open:
@@ -293,7 +272,7 @@ def security_warnings(settings: Settings) -> list[str]:
     return [*found, *http_warnings(settings.http), *zookeeper_warnings(settings.zookeeper)]
 
 
-def _scaling_problems(scaling: ScalingSettings) -> Iterator[Problem]:
+def _scaling_problems(scaling: sections.ScalingSettings) -> Iterator[Problem]:
     if scaling.min_segments > scaling.max_segments:
         yield "scaling.min_segments", f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
     if scaling.merge_window_seconds < scaling.split_window_seconds:
@@ -304,7 +283,7 @@ def _scaling_problems(scaling: ScalingSettings) -> Iterator[Problem]:
         yield "scaling.merge_window_seconds", problem
 
 
-def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
+def _drain_problems(drain: sections.DrainSettings) -> Iterator[Problem]:
     try:
         if drain.socket is not None:
             socket_path(drain.socket)
@@ -330,7 +309,7 @@ def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
         yield "drain.poll_min_seconds", problem
 
 
-def _drain_settings_without_effect(drain: DrainSettings) -> Iterator[Problem]:
+def _drain_settings_without_effect(drain: sections.DrainSettings) -> Iterator[Problem]:
     problems = {}
     if drain.results is None:
         problems["results_stale_seconds"] = "has no effect without drain.results"
@@ -342,7 +321,7 @@ def _drain_settings_without_effect(drain: DrainSettings) -> Iterator[Problem]:
         for name in ("master", "external", "spark_conf", "driver_memory", "start_timeout_seconds"):
             problems[name] = started
     for name, problem in problems.items():
-        if getattr(drain, name) != getattr(DrainSettings(), name):
+        if getattr(drain, name) != getattr(sections.DrainSettings(), name):
             yield f"drain.{name}", problem
 
 
@@ -370,10 +349,8 @@ def ledger_problem(url: str) -> str | None:
         parts = urlsplit(url)
     except ValueError as error:
         return f"{url!r} is not a URL: {error}"
-    if parts.scheme not in LEDGER_SCHEMES:
-        return (
-            f"{url!r} has none of the schemes {', '.join(LEDGER_SCHEMES)}; write file:///absolute/folder or s3://bucket"
-        )
+    if parts.scheme not in sections.LEDGER_SCHEMES:
+        return f"{url!r} has none of the schemes {', '.join(sections.LEDGER_SCHEMES)}; write file:///absolute/folder or s3://bucket"
     if parts.username or parts.password:
         return "must not contain credentials; set them in the environment (AWS_ACCESS_KEY_ID, …)"
     if parts.scheme == "file":

@@ -23,37 +23,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.layout import MAX_SHARDS
-from headgate.protocol import requests
-from headgate.protocol.replies import (
-    BacklogReply,
-    Done,
-    ExplanationReply,
-    PageReply,
-    ParkedKeyList,
-    PlanReply,
-    ProducerList,
-    ProducerReply,
-    PruneReply,
-    ReplyBody,
-    SeekReply,
-    SubscriptionList,
-    SubscriptionReply,
-    TopicImportReply,
-    TopicList,
-    TopicReply,
-)
-from headgate.protocol.request_fields import (
-    MAX_HELD_SEGMENTS,
-    ListRequest,
-    PolicyField,
-    Start,
-    SubscriptionCommand,
-    SubscriptionRequest,
-    TopicCommand,
-    TopicRequest,
-    require_fields,
-    require_name,
-)
+from headgate.protocol import replies, request_fields, requests
 from headgate.reading.topic_files import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
@@ -64,9 +34,9 @@ from headgate.views.subscriptions import BacklogInfo, ParkedKeyInfo, SeekResult,
 from headgate.views.topics import ProducerInfo, PruneResult, TopicImportResult, TopicInfo
 
 T = TypeVar("T")
-ReplyT = TypeVar("ReplyT", bound=ReplyBody)
-RequestT = TypeVar("RequestT", bound=TopicRequest)
-PageT = TypeVar("PageT", bound=PageReply)
+ReplyT = TypeVar("ReplyT", bound=replies.ReplyBody)
+RequestT = TypeVar("RequestT", bound=request_fields.TopicRequest)
+PageT = TypeVar("PageT", bound=replies.PageReply)
 
 EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
@@ -100,7 +70,7 @@ class Seen(NamedTuple):
         return [str(each) for each in numbers if each is not None]
 
 
-_BOUND: Final = TopicCommand | SubscriptionCommand | requests.CreateSubscription
+_BOUND: Final = request_fields.TopicCommand | request_fields.SubscriptionCommand | requests.CreateSubscription
 
 
 class Admin:
@@ -159,7 +129,7 @@ class Admin:
         """
         if not 0 <= require_integer("transfer_shard: shard", shard) < self._all_shards():
             raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
-        await self._request(shard, requests.TransferShard(daemon=daemon, token=self._token()), Done)
+        await self._request(shard, requests.TransferShard(daemon=daemon, token=self._token()), replies.Done)
 
     async def set_maintenance(self, daemon: str, *, on: bool) -> None:
         """Begin or end the maintenance of ``daemon``. A daemon in maintenance leads nothing if another one can.
@@ -171,11 +141,11 @@ class Admin:
 
     async def _request_any(self, request: requests.AnyRequestBody) -> None:
         """Send a command to the leader of any shard; raises NoLeaderError if there is none."""
-        require_fields(request)
+        request_fields.require_fields(request)
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
         if not led:
             raise NoLeaderError("no shard has a leader that could store it; it was not stored")
-        await self._request(led[0], request, Done)
+        await self._request(led[0], request, replies.Done)
 
     async def raise_feature_level(self, level: int) -> None:
         """Raise the feature level of the cluster to ``level``, which daemons of older versions do not support.
@@ -204,7 +174,7 @@ class Admin:
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
         request = requests.CreateTopic(topic=topic, segments=segments, token=self._token())
-        return (await self._create(request, TopicReply)).topic
+        return (await self._create(request, replies.TopicReply)).topic
 
     async def import_topic(
         self, topic: str, layout: ExternalLayout, *, complete: bool = True, dry_run: bool = False
@@ -230,22 +200,22 @@ class Admin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return (await self._create(request, TopicImportReply)).result
+        return (await self._create(request, replies.TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        pages = await self._list(None, requests.ListTopics(), TopicList)
+        pages = await self._list(None, requests.ListTopics(), replies.TopicList)
         found = [topic for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return (await self._ask(requests.DescribeTopic(topic=topic), TopicReply)).topic
+        return (await self._ask(requests.DescribeTopic(topic=topic), replies.TopicReply)).topic
 
     async def seen(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> Seen:
         """Return which topic, subscription and program (0: none) have these names now, for `bound_to`."""
         if consumer is not None:
-            require_name("consumer", consumer)
+            request_fields.require_name("consumer", consumer)
         topic_id = (await self.describe_topic(topic)).topic_id
         if subscription is None:
             return Seen(topic, topic_id)
@@ -269,7 +239,7 @@ class Admin:
         seen, given = self._seen, dict[str, int | None]()
         if seen is not None and seen.topic == request.topic and isinstance(request, _BOUND):
             given["topic_id"] = seen.topic_id
-            if isinstance(request, SubscriptionCommand) and seen.subscription == request.subscription:
+            if isinstance(request, request_fields.SubscriptionCommand) and seen.subscription == request.subscription:
                 given["subscription_id"] = seen.subscription_id
                 if isinstance(request, requests.EvictConsumer) and seen.consumer == request.consumer:
                     given["consumer_incarnation"] = seen.consumer_incarnation
@@ -280,12 +250,12 @@ class Admin:
 
         :meta private:
         """
-        request = requests.DescribeTopic(topic=topic, pruned=sorted(segments)[-MAX_HELD_SEGMENTS:])
-        return dict((await self._ask(request, TopicReply)).pruned_ends)
+        request = requests.DescribeTopic(topic=topic, pruned=sorted(segments)[-request_fields.MAX_HELD_SEGMENTS :])
+        return dict((await self._ask(request, replies.TopicReply)).pruned_ends)
 
     async def topic_settings(self, topic: str) -> list[TopicSetting]:
         """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
-        reply = await self._ask(requests.DescribeTopic(topic=topic), TopicReply)
+        reply = await self._ask(requests.DescribeTopic(topic=topic), replies.TopicReply)
         own, cluster = asdict(reply.topic.policy), asdict(reply.cluster_policy)
         return [
             TopicSetting(name, cluster[name], "setting" if name in reply.configured else "default")
@@ -311,7 +281,7 @@ class Admin:
         )
 
     async def set_topic_policy(
-        self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[PolicyField] = ()
+        self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[request_fields.PolicyField] = ()
     ) -> TopicInfo:
         """Change which settings of the cluster ``topic`` overrides; returns the topic.
 
@@ -320,7 +290,7 @@ class Admin:
         """
         require_type("reset", reset, Collection)
         for field in reset:
-            require_choice("reset", field, get_args(PolicyField))
+            require_choice("reset", field, get_args(request_fields.PolicyField))
         request = requests.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
         return await self._change_topic(request)
 
@@ -330,25 +300,25 @@ class Admin:
         Returns what was deleted, and why each other sealed segment was not.
         """
         return (
-            await self._ask(requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), PruneReply)
+            await self._ask(requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), replies.PruneReply)
         ).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
-        await self._ask(requests.DeleteTopic(topic=topic, force=force, token=self._token()), Done)
+        await self._ask(requests.DeleteTopic(topic=topic, force=force, token=self._token()), replies.Done)
 
     # Producers
 
     async def list_producers(self) -> list[ProducerInfo]:
         """Return the named producers of all shards, by name and shard."""
-        pages = await self._list(None, requests.ListProducers(), ProducerList)
+        pages = await self._list(None, requests.ListProducers(), replies.ProducerList)
         found = [producer for page in pages for producer in page.producers]
         return sorted(found, key=lambda info: (info.producer, info.shard))
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
-        replies = await self._request_known(name, requests.DescribeProducer(producer=name), ProducerReply)
-        return [reply.producer for reply in replies]
+        found = await self._request_known(name, requests.DescribeProducer(producer=name), replies.ProducerReply)
+        return [reply.producer for reply in found]
 
     async def delete_producer(self, name: str) -> None:
         """Delete the producer ``name`` with its source positions on all shards.
@@ -356,20 +326,20 @@ class Admin:
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
         """
-        await self._request_known(name, requests.DeleteProducer(producer=name, token=self._token()), Done)
+        await self._request_known(name, requests.DeleteProducer(producer=name, token=self._token()), replies.Done)
 
     # Subscriptions
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        pages = await self._list(topic, requests.ListSubscriptions(topic=topic), SubscriptionList)
+        pages = await self._list(topic, requests.ListSubscriptions(topic=topic), replies.SubscriptionList)
         found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
         """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
         request = requests.DescribeBacklog(topic=topic, subscription=subscription)
-        pages = await self._list(topic, request, BacklogReply)
+        pages = await self._list(topic, request, replies.BacklogReply)
         found = [each for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
@@ -384,7 +354,7 @@ class Admin:
         request = requests.ExplainSubscription(
             topic=topic, subscription=subscription, segment=segment, consumer=consumer
         )
-        return (await self._ask(request, ExplanationReply)).explanation
+        return (await self._ask(request, replies.ExplanationReply)).explanation
 
     async def plan(
         self,
@@ -401,9 +371,9 @@ class Admin:
         changes: dict[str, Any] = {"splits": splits, "merges": merges, **names}
         for what, given in changes.items():
             require_type(f"plan: {what}", given, Collection)
-            changes[what] = [require_name("consumer", each) if what in names else each for each in given]
+            changes[what] = [request_fields.require_name("consumer", each) if what in names else each for each in given]
         request = requests.PlanChanges(topic=topic, subscription=subscription, **changes)
-        return (await self._ask(request, PlanReply)).plan
+        return (await self._ask(request, replies.PlanReply)).plan
 
     async def create_subscription(
         self,
@@ -411,7 +381,7 @@ class Admin:
         subscription: str,
         *,
         type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - as Consumer names it
-        start: Start = "latest",
+        start: request_fields.Start = "latest",
         timestamp_ms: int | None = None,
         if_absent: bool = False,
         topic_id: int | None = None,
@@ -433,7 +403,7 @@ class Admin:
             ConfigError: the type is unknown, the timestamp is in the future, or the topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
         """
-        require_choice("create_subscription: start", start, get_args(Start))
+        require_choice("create_subscription: start", start, get_args(request_fields.Start))
         request = requests.CreateSubscription(
             topic=topic,
             subscription=subscription,
@@ -445,12 +415,14 @@ class Admin:
         )
         if timestamp_ms is None:
             return await self._subscription(request)
-        return (await self._ask_at(timestamp_ms, "create_subscription", request, SubscriptionReply)).subscription
+        return (
+            await self._ask_at(timestamp_ms, "create_subscription", request, replies.SubscriptionReply)
+        ).subscription
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
         request = requests.DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
-        await self._ask(request, Done)
+        await self._ask(request, replies.Done)
 
     async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer; its segments go to the others.
@@ -459,14 +431,14 @@ class Admin:
         program that is started afterwards may use the name.
         """
         request = requests.EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
-        await self._ask(request, Done)
+        await self._ask(request, replies.Done)
 
     async def seek(
         self,
         topic: str,
         subscription: str,
         *,
-        to: Start | None = None,
+        to: request_fields.Start | None = None,
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
         point: tuple[int, int] | None = None,
@@ -499,7 +471,7 @@ class Admin:
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")
-        require_choice("seek: to", to, (*get_args(Start), None))
+        require_choice("seek: to", to, (*get_args(request_fields.Start), None))
         require_type("seek: positions", positions or {}, Mapping)
         integer = partial(require_integer, "seek: a segment or offset in positions")
         pairs = sorted((integer(segment), integer(offset)) for segment, offset in (positions or {}).items())
@@ -514,8 +486,8 @@ class Admin:
             topic_id=None if topic_id is None else require_integer("seek: topic_id", topic_id),
         )
         if timestamp_ms is not None:
-            return (await self._ask_at(timestamp_ms, "seek", request, SeekReply)).result
-        return (await self._ask(request, SeekReply)).result
+            return (await self._ask_at(timestamp_ms, "seek", request, replies.SeekReply)).result
+        return (await self._ask(request, replies.SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
@@ -571,7 +543,7 @@ class Admin:
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
         request = requests.ListParkedKeys(topic=topic, subscription=subscription, key=key)
-        pages = await self._list(topic, request, ParkedKeyList)
+        pages = await self._list(topic, request, replies.ParkedKeyList)
         return [each for page in pages for each in page.keys]
 
     async def resume_key(self, topic: str, subscription: str, key: bytes, *, drop: bool = False) -> None:
@@ -580,7 +552,7 @@ class Admin:
         ``drop``: the records that are parked now are not delivered; they stay in the dead-letter topic.
         """
         request = requests.ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
-        await self._ask(request, Done)
+        await self._ask(request, replies.Done)
 
     # Requests
 
@@ -598,20 +570,20 @@ class Admin:
     def _token(self) -> str:
         return self.client.new_token()
 
-    async def _ask(self, request: TopicRequest, kind: type[ReplyT]) -> ReplyT:
+    async def _ask(self, request: request_fields.TopicRequest, kind: type[ReplyT]) -> ReplyT:
         request = self._bound(request)
         return await self._at(request.topic, partial(self._request, request=request, kind=kind))
 
     async def _at(self, topic: str, ask: Callable[[int], Awaitable[T]]) -> T:
         """Return what ``ask`` returns for the shard of ``topic``. Raises InvalidNameError."""
         self._all_shards()
-        require_name("topic", topic)
+        request_fields.require_name("topic", topic)
         return await self.client.places.at(topic, ask, self._timeout_seconds)
 
     async def _create(self, request: requests.CreateTopic | requests.ImportTopic, kind: type[ReplyT]) -> ReplyT:
         """Create a topic once no other shard can have it, or change it where it is."""
         self._all_shards()
-        require_name("topic", request.topic)
+        request_fields.require_name("topic", request.topic)
         request = self._bound(request)
         place = await self.client.places.find(request.topic, self._timeout_seconds)
         while True:
@@ -624,11 +596,11 @@ class Admin:
                 if place == (shard, shards):
                     raise
 
-    async def _change_topic(self, request: TopicRequest) -> TopicInfo:
-        return (await self._ask(request, TopicReply)).topic
+    async def _change_topic(self, request: request_fields.TopicRequest) -> TopicInfo:
+        return (await self._ask(request, replies.TopicReply)).topic
 
-    async def _subscription(self, request: SubscriptionRequest) -> SubscriptionInfo:
-        return (await self._ask(request, SubscriptionReply)).subscription
+    async def _subscription(self, request: request_fields.SubscriptionRequest) -> SubscriptionInfo:
+        return (await self._ask(request, replies.SubscriptionReply)).subscription
 
     async def _ask_at(
         self,
@@ -668,7 +640,7 @@ class Admin:
             )
         return described.topic_id, await positions_at(Ledger(store, described.shard), described, timestamp_ms)
 
-    async def _list(self, topic: str | None, request: ListRequest, kind: type[PageT]) -> list[PageT]:
+    async def _list(self, topic: str | None, request: request_fields.ListRequest, kind: type[PageT]) -> list[PageT]:
         """Return the pages of the shard of ``topic``; None: of all shards."""
         list_shard = partial(self._list_shard, request=request, kind=kind)
         if topic is not None:
@@ -676,7 +648,7 @@ class Admin:
         found = await asyncio.gather(*map(list_shard, range(self._all_shards())))
         return [page for pages in found for page in pages]
 
-    async def _list_shard(self, shard: int, request: ListRequest, kind: type[PageT]) -> list[PageT]:
+    async def _list_shard(self, shard: int, request: request_fields.ListRequest, kind: type[PageT]) -> list[PageT]:
         pages = [await self._request(shard, request, kind)]
         while (after := pages[-1].next) is not None:
             pages.append(await self._request(shard, msgspec.structs.replace(request, after=after), kind))
@@ -705,7 +677,7 @@ class Admin:
         """Return the body of the reply to ``request``, which must be of type ``kind``. Raises InvalidNameError."""
         for named in _NAMES:
             if (name := getattr(request, named, None)) is not None:
-                require_name(named, name)
+                request_fields.require_name(named, name)
         try:
             reply = await self.client.request(shard, request, self._timeout_seconds)
         except RequestRejectedError as error:

@@ -12,16 +12,9 @@ from headgate.client.request_attempts import body_of
 from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.model.text import listed
 from headgate.process.background import cancel_and_wait, end_tasks
+from headgate.protocol import requests
 from headgate.protocol.codec import LeaderAnnouncement
 from headgate.protocol.replies import ClusterReply, Reply
-from headgate.protocol.requests import (
-    AnyRequestBody,
-    CreateSubscription,
-    CreateTopic,
-    DescribeCluster,
-    ImportTopic,
-    RegisterConsumer,
-)
 from headgate.views.cluster import ClusterInfo
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
@@ -40,10 +33,10 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
     """
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     client.publish_presence(online=True, qos=1)
-    first = await _ask(client, shards, DescribeCluster(blocked=blocked), deadline)
+    first = await _ask(client, shards, requests.DescribeCluster(blocked=blocked), deadline)
     pages = [] if first is None else [first]
     while pages and (after := pages[-1].next) is not None:
-        page = await _ask(client, shards, DescribeCluster(blocked=blocked, after=after), deadline)
+        page = await _ask(client, shards, requests.DescribeCluster(blocked=blocked, after=after), deadline)
         if page is None:
             first = None
             break
@@ -55,7 +48,7 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
     return replace(first.overview, subscriptions=tuple(row for page in pages for row in page.subscriptions))
 
 
-async def _ask(client: Client, shards: int, request: DescribeCluster, deadline: float) -> ClusterReply | None:
+async def _ask(client: Client, shards: int, request: requests.DescribeCluster, deadline: float) -> ClusterReply | None:
     loop = asyncio.get_running_loop()
     for shard in range(shards):
         await client.watch_leader(shard)
@@ -144,20 +137,22 @@ def unknown_subscription(topic: str, subscription: str, existing: Iterable[str])
     return f"topic {topic!r} has no subscription {subscription!r}; {hint}"
 
 
-async def explained(lists: Lists, request: AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
+async def explained(
+    lists: Lists, request: requests.AnyRequestBody, error: RequestRejectedError
+) -> RequestRejectedError:
     """Return a better error than ``error`` if it was caused by a name in ``request``, otherwise ``error``.
 
     A topic's name selects its shard, so only the lists of all shards have the near names: the leader that refuses a
     request names none. A user who may not list what exists gets the leader's words.
     """
     topic, subscription = getattr(request, "topic", None), getattr(request, "subscription", None)
-    if error.verdict != "invalid" or topic is None or isinstance(request, CreateTopic | ImportTopic):
+    if error.verdict != "invalid" or topic is None or isinstance(request, requests.CreateTopic | requests.ImportTopic):
         return error
     try:
         topics = [each.topic for each in await lists.list_topics()]
         if topic not in topics:
             return RequestRejectedError(error.verdict, unknown_topic(topic, topics))
-        if subscription is None or isinstance(request, CreateSubscription | RegisterConsumer):
+        if subscription is None or isinstance(request, requests.CreateSubscription | requests.RegisterConsumer):
             return error
         subscriptions = [each.subscription for each in await lists.list_subscriptions(topic)]
     except HeadgateError:  # The user may not list them, or a shard has no leader.

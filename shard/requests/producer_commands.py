@@ -9,19 +9,7 @@ from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerLi
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer
 from headgate.views.topics import ProducerInfo, TopicPosition
-from shard.requests.handlers import (
-    AfterBarrier,
-    Answer,
-    Decision,
-    Outcome,
-    Registration,
-    command,
-    done,
-    find_producer,
-    find_topic,
-    handler,
-    user_command,
-)
+from shard.requests import handlers
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal, invalid, refuse
@@ -32,7 +20,7 @@ LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 
 def open_producer(
     request: OpenProducer, state: ShardState, *, user: str, new_id: int, max_named_producers: int
-) -> Decision | Refusal:
+) -> handlers.Decision | Refusal:
     """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
 
     ``new_id``: a random number, which is the id if the producer is new. A client that guesses the
@@ -89,60 +77,62 @@ def open_producer(
     return _opened(known.producer_id, known.producer_epoch + 1, user, request)
 
 
-def describe_position(request: DescribePosition, state: ShardState, user: str) -> Outcome | Refusal:
+def describe_position(request: DescribePosition, state: ShardState, user: str) -> handlers.Outcome | Refusal:
     """Return how far a named producer has read its source into one topic.
 
     After a barrier: a deposed leader may not know the latest position, and what follows an older one would be stored
     again. An incarnation that it knows was reached.
     """
-    producer = find_producer(request.producer, state)
+    producer = handlers.find_producer(request.producer, state)
     if producer.user != user:
         return refuse("forbidden", f"producer {request.producer!r} belongs to another user")
-    topic = find_topic(request.topic, state)
+    topic = handlers.find_topic(request.topic, state)
     position = producer.source_positions.get(topic.topic_id)
     body = SourcePosition(topic_id=topic.topic_id, position=position, incarnation=producer.incarnation)
     is_reached = request.incarnation is not None and producer.incarnation >= request.incarnation
-    return body if is_reached else AfterBarrier(body)
+    return body if is_reached else handlers.AfterBarrier(body)
 
 
-def list_producers(request: ListProducers, state: ShardState) -> Decision:
+def list_producers(request: ListProducers, state: ShardState) -> handlers.Decision:
     """Return one page of the named producers, by name."""
     described = (_description(producer, state) for producer in state.producers.named_after(request.after))
     page, following = cut_page(((each.producer,), each) for each in described)
-    return Decision((), lambda _: ProducerList(producers=page, next=following))
+    return handlers.Decision((), lambda _: ProducerList(producers=page, next=following))
 
 
-def describe_producer(request: DescribeProducer, state: ShardState) -> Decision:
-    body = ProducerReply(producer=_description(find_producer(request.producer, state), state))
-    return Decision((), lambda _: body)
+def describe_producer(request: DescribeProducer, state: ShardState) -> handlers.Decision:
+    body = ProducerReply(producer=_description(handlers.find_producer(request.producer, state), state))
+    return handlers.Decision((), lambda _: body)
 
 
-def delete_producer(request: DeleteProducer, state: ShardState) -> Decision:
+def delete_producer(request: DeleteProducer, state: ShardState) -> handlers.Decision:
     """Delete a named producer with its source positions. Its id is never used again, so its sender is shut out."""
     if request.token in state.commands:
-        return Decision((), done)
-    producer = find_producer(request.producer, state)
-    return Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), done)
+        return handlers.Decision((), handlers.done)
+    producer = handlers.find_producer(request.producer, state)
+    return handlers.Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), handlers.done)
 
 
-def commands(max_named_producers: int, new_id: Callable[[], int], state: ShardState) -> tuple[Registration, ...]:
+def commands(
+    max_named_producers: int, new_id: Callable[[], int], state: ShardState
+) -> tuple[handlers.Registration, ...]:
     """Return the handlers.
 
     ``max_named_producers``: names per shard, above which a new one is refused. ``new_id`` draws an
     unpredictable id.
     """
 
-    def open_for(request: OpenProducer, address: str) -> Decision | Refusal:
+    def open_for(request: OpenProducer, address: str) -> handlers.Decision | Refusal:
         return open_producer(
             request, state, user=user_of(address), new_id=new_id(), max_named_producers=max_named_producers
         )
 
     return (
-        handler(OpenProducer, open_for),
-        user_command(DescribePosition, describe_position),
-        command(ListProducers, list_producers),
-        command(DescribeProducer, describe_producer),
-        command(DeleteProducer, delete_producer),
+        handlers.handler(OpenProducer, open_for),
+        handlers.user_command(DescribePosition, describe_position),
+        handlers.command(ListProducers, list_producers),
+        handlers.command(DescribeProducer, describe_producer),
+        handlers.command(DeleteProducer, delete_producer),
     )
 
 
@@ -157,7 +147,7 @@ def _is_shared(producer: ProducerState, secret: str) -> bool:
     return bool(secret) and name == shared_name(name.rpartition("-")[0], secret)
 
 
-def _repeated(request: OpenProducer, opened: ProducerState) -> Decision | Refusal:
+def _repeated(request: OpenProducer, opened: ProducerState) -> handlers.Decision | Refusal:
     """Answer a request whose token has opened a producer before."""
     if request.name is not None and request.name != opened.name:
         return invalid(f"the token of this request has opened another producer than {request.name!r}: use a new token")
@@ -167,7 +157,7 @@ def _repeated(request: OpenProducer, opened: ProducerState) -> Decision | Refusa
             f"this open request of producer {opened.producer_id} is outdated: the producer is at epoch "
             f"{opened.producer_epoch}, sequence {opened.next_sequence}",
         )
-    return Decision((), _identity(opened.producer_id))
+    return handlers.Decision((), _identity(opened.producer_id))
 
 
 def _refused_incarnation(request: OpenProducer, known: ProducerState) -> Refusal | None:
@@ -210,7 +200,7 @@ def _forgotten_reason(request: OpenProducer) -> str:
 
 def _opened(
     producer_id: int, producer_epoch: int, user: str, request: OpenProducer, *, replaced_id: int | None = None
-) -> Decision:
+) -> handlers.Decision:
     entry = e.ProducerOpened(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -220,10 +210,10 @@ def _opened(
         incarnation=request.incarnation or 0,
         replaced_id=replaced_id,
     )
-    return Decision((entry,), _identity(producer_id))
+    return handlers.Decision((entry,), _identity(producer_id))
 
 
-def _identity(producer_id: int) -> Answer:
+def _identity(producer_id: int) -> handlers.Answer:
     def answer(state: ShardState) -> AnyReplyBody:
         producer = state.producers[producer_id]
         return ProducerIdentity(

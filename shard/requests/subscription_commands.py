@@ -9,32 +9,13 @@ from msgspec.structs import replace
 
 from headgate.model import entries as e
 from headgate.model.text import listed
+from headgate.protocol import requests
 from headgate.protocol.codec import Page, follows
 from headgate.protocol.replies import AnyReplyBody, ParkedKeyList, SeekReply, SubscriptionReply
 from headgate.protocol.request_fields import Start
-from headgate.protocol.requests import (
-    CreateSubscription,
-    DeleteSubscription,
-    ListParkedKeys,
-    RegisterConsumer,
-    ResumeKey,
-    SeekSubscription,
-    SetDeliveryPolicy,
-    SetSubscriptionOrder,
-)
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from shard.reporting.description import describe
-from shard.requests.handlers import (
-    Answer,
-    Decision,
-    StepResult,
-    Stepwise,
-    command,
-    done,
-    find_subscription,
-    find_topic,
-    user_command,
-)
+from shard.requests import handlers
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic, TopicSnapshot
@@ -47,7 +28,9 @@ from shard.subscriptions.registration import default_order, order_error, subscri
 SEGMENT_TWICE: Final = "the positions name a segment twice"
 
 
-def new_subscription(request: RegisterConsumer, topic: Topic, subscription_id: int, user: str) -> e.SubscriptionCreated:
+def new_subscription(
+    request: requests.RegisterConsumer, topic: Topic, subscription_id: int, user: str
+) -> e.SubscriptionCreated:
     """Return the entry by which the registration of its first consumer creates a subscription."""
     return e.SubscriptionCreated(
         topic_id=topic.topic_id,
@@ -66,14 +49,16 @@ def _start_positions(start: Start, topic: Topic) -> dict[int, int]:
     return {} if start == "earliest" else {segment: tail.next_offset for segment, tail in topic.tails.items()}
 
 
-def create_subscription(request: CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
+def create_subscription(
+    request: requests.CreateSubscription, state: ShardState, user: str
+) -> handlers.Decision | Refusal:
     """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
-    topic = find_topic(request.topic, state)
+    topic = handlers.find_topic(request.topic, state)
     existing = topic.subscriptions.get(request.subscription)
     if existing is not None:
         is_wanted = request.if_absent and existing.type == request.subscription_type
         if is_wanted or request.token in state.commands:
-            return Decision((), _described(topic.topic_id, existing.subscription_id))
+            return handlers.Decision((), _described(topic.topic_id, existing.subscription_id))
         return _exists(existing, request)
     if request.token in state.commands:
         return invalid(f"subscription {request.subscription!r} was created and has been deleted since")
@@ -93,10 +78,10 @@ def create_subscription(request: CreateSubscription, state: ShardState, user: st
         user=user,
         token=request.token,
     )
-    return Decision((entry,), _described(topic.topic_id, entry.subscription_id))
+    return handlers.Decision((entry,), _described(topic.topic_id, entry.subscription_id))
 
 
-def _requested_start(request: CreateSubscription, topic: Topic) -> dict[int, int] | str:
+def _requested_start(request: requests.CreateSubscription, topic: Topic) -> dict[int, int] | str:
     """Return the positions of the new subscription, or what is wrong with those of the request; as for a seek."""
     if not request.positions:
         return _start_positions(request.start, topic)
@@ -112,7 +97,7 @@ def _requested_start(request: CreateSubscription, topic: Topic) -> dict[int, int
     )
 
 
-def _exists(existing: Subscription, request: CreateSubscription) -> Refusal:
+def _exists(existing: Subscription, request: requests.CreateSubscription) -> Refusal:
     name = f"subscription {existing.name!r} of topic {existing.topic!r}"
     if request.if_absent:
         return invalid(
@@ -122,24 +107,24 @@ def _exists(existing: Subscription, request: CreateSubscription) -> Refusal:
     return invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
 
 
-def delete_subscription(request: DeleteSubscription, state: ShardState) -> Decision | Refusal:
+def delete_subscription(request: requests.DeleteSubscription, state: ShardState) -> handlers.Decision | Refusal:
     """Delete a subscription. ``force`` is required while it has consumers."""
     if request.token in state.commands:
-        return Decision((), done)
-    _, subscription = find_subscription(request.topic, request.subscription, state)
+        return handlers.Decision((), handlers.done)
+    _, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     if subscription.consumers and not request.force:
         names = listed(sorted(subscription.consumers))
         return Refusal(
             "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
         )
-    return Decision((e.SubscriptionDeleted(**subscription.ids, token=request.token),), done)
+    return handlers.Decision((e.SubscriptionDeleted(**subscription.ids, token=request.token),), handlers.done)
 
 
-def seek_subscription(request: SeekSubscription, state: ShardState) -> Decision | Refusal:
+def seek_subscription(request: requests.SeekSubscription, state: ShardState) -> handlers.Decision | Refusal:
     """Move a subscription; shard.subscriptions.positions computes the positions and what is rejected."""
-    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    topic, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
-        return Decision((), _seek_answer(subscription.subscription_id, request))
+        return handlers.Decision((), _seek_answer(subscription.subscription_id, request))
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
@@ -161,19 +146,19 @@ def seek_subscription(request: SeekSubscription, state: ShardState) -> Decision 
         return invalid(positions)
     if request.dry_run:
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
-        return Decision((), _seek_answer(subscription.subscription_id, request, moves))
+        return handlers.Decision((), _seek_answer(subscription.subscription_id, request, moves))
     entry = e.SubscriptionSeek(
         **subscription.ids, seek_generation=subscription.seek_generation + 1, positions=positions, token=request.token
     )
-    return Decision((entry,), _seek_answer(subscription.subscription_id, request))
+    return handlers.Decision((entry,), _seek_answer(subscription.subscription_id, request))
 
 
-def set_order(request: SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
+def set_order(request: requests.SetSubscriptionOrder, state: ShardState) -> handlers.Decision | Refusal:
     """Change the order of a subscription. Setting its present order again is allowed."""
-    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    topic, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
     if request.token in state.commands:
-        return Decision((), answer)
+        return handlers.Decision((), answer)
     if subscription.type is None:
         return invalid(
             f"the type of subscription {request.subscription!r} is unknown so far: register a consumer first, with "
@@ -190,15 +175,15 @@ def set_order(request: SetSubscriptionOrder, state: ShardState) -> Decision | Re
         balance=subscription.balance,
         token=request.token,
     )
-    return Decision((entry,), answer)
+    return handlers.Decision((entry,), answer)
 
 
-def set_delivery_policy(request: SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
+def set_delivery_policy(request: requests.SetDeliveryPolicy, state: ShardState) -> handlers.Decision | Refusal:
     """Change the delivery policy of a subscription. The client checks that the dead-letter topic exists."""
-    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    topic, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
     if request.token in state.commands:
-        return Decision((), answer)
+        return handlers.Decision((), answer)
     given = {
         name: value for name in e.DeliveryPolicy.__struct_fields__ if (value := getattr(request, name)) is not None
     }
@@ -218,25 +203,25 @@ def set_delivery_policy(request: SetDeliveryPolicy, state: ShardState) -> Decisi
         return invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
     if policy.dead_letter_topic == topic.name:
         return invalid(f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back")
-    return Decision((e.DeliveryPolicySet(**subscription.ids, policy=policy, token=request.token),), answer)
+    return handlers.Decision((e.DeliveryPolicySet(**subscription.ids, policy=policy, token=request.token),), answer)
 
 
-def resume_key(request: ResumeKey, state: ShardState) -> Decision | Refusal:
+def resume_key(request: requests.ResumeKey, state: ShardState) -> handlers.Decision | Refusal:
     """Begin to deliver the records of a parked key; with ``drop`` only those that are parked from now on."""
-    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    topic, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
-        return Decision((), done)
+        return handlers.Decision((), handlers.done)
     if request.key not in subscription.redelivery.parked.keys:
         return invalid(
             f"subscription {subscription.name!r} has not parked key {request.key.decode(errors='backslashreplace')!r}; "
             f"see: headgate subscription parked {topic.name} {subscription.name}"
         )
     entry = e.KeyResumed(**subscription.ids, key=request.key, dropped=request.drop, token=request.token)
-    return Decision((entry,), done)
+    return handlers.Decision((entry,), handlers.done)
 
 
-def list_parked_keys(request: ListParkedKeys, state: ShardState) -> Decision:
-    _, subscription = find_subscription(request.topic, request.subscription, state)
+def list_parked_keys(request: requests.ListParkedKeys, state: ShardState) -> handlers.Decision:
+    _, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     page: Page[ParkedKeyInfo] = Page()
     parked = subscription.redelivery.parked
     for key, each in parked.keys.items():
@@ -257,10 +242,10 @@ def list_parked_keys(request: ListParkedKeys, state: ShardState) -> Decision:
         if page.is_full:
             break
     reply = ParkedKeyList(keys=page.items, next=page.following)
-    return Decision((), lambda _: reply)
+    return handlers.Decision((), lambda _: reply)
 
 
-def _requested_target(request: SeekSubscription) -> SeekTarget | Refusal:
+def _requested_target(request: requests.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
         return invalid("a seek needs either to ('earliest' or 'latest') or positions")
     if request.to is not None:
@@ -270,8 +255,8 @@ def _requested_target(request: SeekSubscription) -> SeekTarget | Refusal:
 
 
 def _seek_answer(
-    subscription_id: int, request: SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
-) -> Answer:
+    subscription_id: int, request: requests.SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
+) -> handlers.Answer:
     def answer(state: ShardState) -> AnyReplyBody:
         subscription = state.subscriptions[subscription_id]
         tails = state.topics_by_id[subscription.topic_id].tails
@@ -292,25 +277,25 @@ def _seek_answer(
     return answer
 
 
-def _described(topic_id: int, subscription_id: int) -> Answer:
-    def answer(state: ShardState) -> Stepwise:
+def _described(topic_id: int, subscription_id: int) -> handlers.Answer:
+    def answer(state: ShardState) -> handlers.Stepwise:
         topic = TopicSnapshot.of(state.topics_by_id[topic_id])
-        return Stepwise(_describe(topic, state.subscriptions[subscription_id].snapshot()))
+        return handlers.Stepwise(_describe(topic, state.subscriptions[subscription_id].snapshot()))
 
     return answer
 
 
-def _describe(topic: TopicSnapshot, subscription: Subscription) -> Steps[StepResult]:
+def _describe(topic: TopicSnapshot, subscription: Subscription) -> Steps[handlers.StepResult]:
     gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
     return SubscriptionReply(subscription=(yield from describe(subscription, topic, gate)))
 
 
 COMMANDS: Final = (
-    user_command(CreateSubscription, create_subscription),
-    command(DeleteSubscription, delete_subscription),
-    command(SeekSubscription, seek_subscription),
-    command(SetSubscriptionOrder, set_order),
-    command(SetDeliveryPolicy, set_delivery_policy),
-    command(ListParkedKeys, list_parked_keys),
-    command(ResumeKey, resume_key),
+    handlers.user_command(requests.CreateSubscription, create_subscription),
+    handlers.command(requests.DeleteSubscription, delete_subscription),
+    handlers.command(requests.SeekSubscription, seek_subscription),
+    handlers.command(requests.SetSubscriptionOrder, set_order),
+    handlers.command(requests.SetDeliveryPolicy, set_delivery_policy),
+    handlers.command(requests.ListParkedKeys, list_parked_keys),
+    handlers.command(requests.ResumeKey, resume_key),
 )

@@ -13,17 +13,9 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import Layout, ShardMap
 from headgate.model.text import listed
+from headgate.protocol import requests
 from headgate.protocol.codec import cut_page, follows
 from headgate.protocol.replies import AnyReplyBody, TopicList, TopicPlace, TopicReply
-from headgate.protocol.requests import (
-    CreateTopic,
-    DeleteTopic,
-    FindTopic,
-    ListTopics,
-    MergeSegments,
-    SetTopicPolicy,
-    SplitSegment,
-)
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from shard.requests.handlers import Answer, Decision, command, done, find_topic, user_command
 from shard.state.shard_state import ShardState
@@ -34,7 +26,7 @@ MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
 
 
-def create_topic(request: CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
+def create_topic(request: requests.CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
     """Create a topic of ``user``. An existing name is rejected, unless this command created it."""
     if request.token in state.commands:
         return repeated(request.topic, state, _describe(request.topic))
@@ -56,7 +48,7 @@ def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusa
     return invalid(reason)
 
 
-def delete_topic(request: DeleteTopic, state: ShardState) -> Decision | Refusal:
+def delete_topic(request: requests.DeleteTopic, state: ShardState) -> Decision | Refusal:
     """Delete a topic. ``force`` is required while consumers use it."""
     if request.token in state.commands:
         return Decision((), done)
@@ -71,7 +63,7 @@ def delete_topic(request: DeleteTopic, state: ShardState) -> Decision | Refusal:
     return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), done)
 
 
-def split_segment(request: SplitSegment, state: ShardState) -> Decision | Refusal:
+def split_segment(request: requests.SplitSegment, state: ShardState) -> Decision | Refusal:
     return _change(request, state, lambda topic: split_entry(topic, request.segment, token=request.token))
 
 
@@ -95,7 +87,7 @@ def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:
     return e.SegmentRolled(topic_id=topic.topic_id, segment=segment, end_offset=end_offset, reason=reason)
 
 
-def merge_segments(request: MergeSegments, state: ShardState) -> Decision | Refusal:
+def merge_segments(request: requests.MergeSegments, state: ShardState) -> Decision | Refusal:
     return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))
 
 
@@ -114,12 +106,12 @@ def merge_entry(
     )
 
 
-def set_topic_policy(request: SetTopicPolicy, state: ShardState) -> Decision | Refusal:
+def set_topic_policy(request: requests.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
     """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
     return _change(request, state, lambda topic: _policy_entry(topic, request))
 
 
-def _policy_entry(topic: Topic, request: SetTopicPolicy) -> e.TopicPolicySet | Refusal:
+def _policy_entry(topic: Topic, request: requests.SetTopicPolicy) -> e.TopicPolicySet | Refusal:
     values = msgspec.structs.asdict(request.policy)
     given = {field: value for field, value in values.items() if value is not None}
     if both := sorted(given.keys() & set(request.reset)):
@@ -134,7 +126,7 @@ def _policy_entry(topic: Topic, request: SetTopicPolicy) -> e.TopicPolicySet | R
 
 
 def _change(
-    request: SplitSegment | MergeSegments | SetTopicPolicy,
+    request: requests.SplitSegment | requests.MergeSegments | requests.SetTopicPolicy,
     state: ShardState,
     entry_for: Callable[[Topic], e.AnyEntry | Refusal],
 ) -> Decision | Refusal:
@@ -160,7 +152,7 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}: {remedy}")
 
 
-def list_topics(request: ListTopics, _: ShardState) -> Decision:
+def list_topics(request: requests.ListTopics, _: ShardState) -> Decision:
     def answer(state: ShardState) -> AnyReplyBody:
         topics, following = cut_page(
             ((name,), describe(topic, state.shard))
@@ -215,7 +207,7 @@ def _describe(name: str) -> Answer:
     return lambda state: TopicReply(topic=describe(state.topics[name], state.shard))
 
 
-def find_place(request: FindTopic, _: ShardState) -> Decision:
+def find_place(request: requests.FindTopic, _: ShardState) -> Decision:
     """Say whether this shard has a topic. The answer leaves once everything is durable that it rests on."""
 
     def answer(state: ShardState) -> AnyReplyBody:
@@ -264,11 +256,11 @@ def misplaced(shard: int, shards: ShardMap, topics: Iterable[str]) -> Iterator[s
 
 
 COMMANDS: Final = (
-    user_command(CreateTopic, create_topic),
-    command(DeleteTopic, delete_topic),
-    command(SplitSegment, split_segment),
-    command(MergeSegments, merge_segments),
-    command(SetTopicPolicy, set_topic_policy),
-    command(ListTopics, list_topics),
-    command(FindTopic, find_place),
+    user_command(requests.CreateTopic, create_topic),
+    command(requests.DeleteTopic, delete_topic),
+    command(requests.SplitSegment, split_segment),
+    command(requests.MergeSegments, merge_segments),
+    command(requests.SetTopicPolicy, set_topic_policy),
+    command(requests.ListTopics, list_topics),
+    command(requests.FindTopic, find_place),
 )

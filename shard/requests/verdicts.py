@@ -41,17 +41,9 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
 from headgate.model.layout import key_hash
+from headgate.protocol import requests
 from headgate.protocol.codec import batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, ReaderRequest
-from headgate.protocol.requests import (
-    AnyRequestBody,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    Request,
-    SeekSubscription,
-    TransferShard,
-)
 from shard.access.rules import AccessRules, refuse_access
 from shard.state.producers import MAX_SOURCE_POSITIONS, WINDOW, ProducerState
 from shard.state.shard_state import ShardState
@@ -62,14 +54,14 @@ _LARGE_RECORD_BYTES: Final = MAX_RECORD_BYTES - MAX_HEADER_BYTES
 """Headers make no smaller record too large."""
 
 
-def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
+def route_batch(topic: Topic, batch: requests.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
     """Route each record to the active segment of its key's hash, at its next offset.
 
     Return the entry for ``batch``, which reserves the offsets once it is applied, and its records segment by segment,
     in the order of the batch, with the offset of each.
     """
     segments = topic.layout.route(map(key_hash, [record.key for record in batch.records]))
-    grouped: defaultdict[int, list[Record]] = defaultdict(list)
+    grouped: defaultdict[int, list[requests.Record]] = defaultdict(list)
     for segment, record in zip(segments, batch.records, strict=True):
         grouped[segment].append(record)
     placements, found = [], RecordColumns()
@@ -103,7 +95,7 @@ def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, Rec
     return entry, found
 
 
-def refused_record(batch: ProduceBatch) -> str | None:
+def refused_record(batch: requests.ProduceBatch) -> str | None:
     """Return which record of ``batch`` is too large, has no key, or has headers that it may not have; or None."""
     headers = batch.headers_by_record()
     if headers and (last := max(headers)) >= len(batch.records):
@@ -139,7 +131,7 @@ class Duplicate:
 Judgement = Accept | Duplicate | Refusal
 
 
-def judge_term(request: Request, leader_epoch: int) -> Refusal | None:
+def judge_term(request: requests.Request, leader_epoch: int) -> Refusal | None:
     """Row 2: return the refusal of a request that is not for this term, else None."""
     if request.leader_epoch == leader_epoch:
         return None
@@ -147,14 +139,14 @@ def judge_term(request: Request, leader_epoch: int) -> Refusal | None:
         return Refusal(
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
-    if isinstance(request.body, ProduceBatch):
+    if isinstance(request.body, requests.ProduceBatch):
         return Refusal("invalid", "a batch without leader_epoch cannot be kept in order")
-    if isinstance(request.body, TransferShard):
+    if isinstance(request.body, requests.TransferShard):
         return Refusal("not_leader", "a transfer is for one term: state its leader_epoch")
     return None
 
 
-def judge_deadline(request: Request, term_age_ms: int) -> Refusal | None:
+def judge_deadline(request: requests.Request, term_age_ms: int) -> Refusal | None:
     """Row 3: return the refusal of a request of this term whose deadline has passed, else None.
 
     A request waits in a socket while this process is frozen, and in a broker while the connection is slow. Its client
@@ -174,7 +166,7 @@ def judge_deadline(request: Request, term_age_ms: int) -> Refusal | None:
     )
 
 
-def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
+def judge_history(body: requests.AnyRequestBody, state: ShardState) -> Refusal | None:
     """Return the refusal of a consumer that knows another history than ``state``, else None.
 
     A consumer states points: chunks, and the terms that wrote them (headgate.model.positions). All of them
@@ -182,14 +174,14 @@ def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
     consumer reads another ledger: it has delivered records that do not exist here, and its acknowledgements would
     cover records that it has not seen. A deposed leader does not know the terms after its own: hence the barrier.
     """
-    if not isinstance(body, ReaderRequest | SeekSubscription):
+    if not isinstance(body, ReaderRequest | requests.SeekSubscription):
         return None
     known = state.terms.wrote
     foreign = next((point for point in body.history if point[0] > state.chunk or not known(*point)), None)
     if foreign is None or _is_of_another_topic(body, state):
         return None
     chunk, term_id = foreign
-    if isinstance(body, SeekSubscription):
+    if isinstance(body, requests.SeekSubscription):
         reason = f"the positions are of chunk {chunk} of term {term_id:x}, which shard {state.shard} does not have"
         return refuse("other_history", f"{reason}: an older ledger was put back, or they are of another one")
     reason = (
@@ -201,18 +193,20 @@ def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
     return refuse("other_history", f"{reason}. {remedy}")
 
 
-def _is_of_another_topic(body: AnyRequestBody, state: ShardState) -> bool:
+def _is_of_another_topic(body: requests.AnyRequestBody, state: ShardState) -> bool:
     """Return whether a registration is refused because its positions are of a topic that was deleted.
 
     It may have been on another shard, whose history they name: nothing was put back.
     """
-    if not isinstance(body, RegisterConsumer) or not body.positions or body.positions_topic_id is None:
+    if not isinstance(body, requests.RegisterConsumer) or not body.positions or body.positions_topic_id is None:
         return False
     topic = state.topics.get(body.topic)
     return topic is None or topic.topic_id != body.positions_topic_id
 
 
-def judge_batch(batch: ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
+def judge_batch(
+    batch: requests.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules
+) -> Judgement:
     """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
@@ -235,7 +229,7 @@ def judge_batch(batch: ProduceBatch, state: ShardState, durable: int, *, user: s
     )
 
 
-def _judge_order(batch: ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
+def _judge_order(batch: requests.ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
     """Rows 5 to 10."""
     if batch.producer_epoch < producer.producer_epoch:
         return refuse(
@@ -265,7 +259,7 @@ def _judge_order(batch: ProduceBatch, sequence: int, producer: ProducerState) ->
     return Duplicate(known.chunk, known.placements, known.topic_id)
 
 
-def _refused_content(batch: ProduceBatch, state: ShardState) -> Refusal | None:
+def _refused_content(batch: requests.ProduceBatch, state: ShardState) -> Refusal | None:
     """Rows 12 to 14."""
     topic = state.topics.get(batch.topic)
     if topic is None:
@@ -281,7 +275,7 @@ def _refused_content(batch: ProduceBatch, state: ShardState) -> Refusal | None:
     return None if reason is None else Refusal("invalid", reason)
 
 
-def _refused_position(batch: ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
+def _refused_position(batch: requests.ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
     """Row 13: return the refusal of a source position that could not be kept, or would hide a gap."""
     if batch.source_position is None:
         return None
@@ -300,7 +294,7 @@ def _refused_position(batch: ProduceBatch, state: ShardState, producer: Producer
     return None
 
 
-def _refused_window(batch: ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
+def _refused_window(batch: requests.ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
     """Row 15: one more in flight would displace a batch that is not durable yet."""
     if batch.producer_epoch != producer.producer_epoch or producer.finished.has_capacity(durable):
         return None

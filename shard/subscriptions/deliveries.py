@@ -17,15 +17,9 @@ from typing import Final
 
 from headgate.model import entries as e
 from headgate.model.layout import SegmentSlice, buckets_of, segment_of
+from headgate.protocol import requests
 from headgate.protocol.replies import DeadLetter, DeliveriesBegun, Redelivery
 from headgate.protocol.request_fields import ConsumerRequest
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    BeginDeliveries,
-    BegunRecord,
-    ConfirmDeadLetters,
-    NegativeAcknowledgement,
-)
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
@@ -58,7 +52,7 @@ class DeliveryRules:
         self._added: Counter[int] = Counter()
         """Segment → records that this request adds."""
 
-    def judge(self, named: BegunRecord | NegativeAcknowledgement) -> str:
+    def judge(self, named: requests.BegunRecord | requests.NegativeAcknowledgement) -> str:
         """Return `NEXT`, `ENDED`, `FULL`, or why ``named`` is no delivery."""
         subscription, segment, offset = self._subscription, named.segment, named.offset
         if subscription.type != e.SubscriptionType.QUEUE:
@@ -84,7 +78,7 @@ class DeliveryRules:
 
 
 def judge_begun(
-    subscription: Subscription, topic: TopicView, request: BeginDeliveries, limit: int
+    subscription: Subscription, topic: TopicView, request: requests.BeginDeliveries, limit: int
 ) -> tuple[list[tuple[int, int, int, int]], DeliveriesBegun]:
     """Return the deliveries that begin, without those that had, and the reply."""
     rules = DeliveryRules(subscription, topic, request, limit)
@@ -103,7 +97,7 @@ def judge_begun(
 
 
 def judge_failed(
-    subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch, limit: int, now_ms: int
+    subscription: Subscription, topic: TopicView, batch: requests.AcknowledgeBatch, limit: int, now_ms: int
 ) -> tuple[list[tuple[int, int, int, int, str]], list[tuple[int, str]]]:
     """Return the deliveries that fail, without those that had, and (index, reason) of what does not count."""
     rules = DeliveryRules(subscription, topic, batch, limit)
@@ -161,7 +155,7 @@ def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[Dead
     ]
 
 
-def stored_dead_letters(subscription: Subscription, request: ConfirmDeadLetters) -> dict[int, tuple[int, int]]:
+def stored_dead_letters(subscription: Subscription, request: requests.ConfirmDeadLetters) -> dict[int, tuple[int, int]]:
     """Return the dead records that ``request`` says are stored: number → (segment, offset)."""
     redelivery = subscription.redelivery
     return {

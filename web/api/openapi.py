@@ -11,21 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from headgate.views.cluster import EventList
-from web.api.documents import (
-    ActionDocument,
-    ClusterDocument,
-    DaemonDocument,
-    DaemonPart,
-    Daemons,
-    DeadLettersDocument,
-    ErrorDocument,
-    RecordsDocument,
-    ScaleDocument,
-    SubscriptionDocument,
-    SubscriptionPage,
-    TopicDocument,
-    TopicPage,
-)
+from web.api import documents
 from web.api.query import PARAMETERS
 
 ROOT: Final = "/api/v1"
@@ -44,17 +30,25 @@ class Operation:
 
 
 OPERATIONS: Final = (
-    Operation("cluster", "/cluster", "Totals, and what is degraded.", ClusterDocument),
-    Operation("daemons", "/daemons", "All live daemons.", Daemons),
-    Operation("daemon", "/daemon", "The daemon that answers.", DaemonDocument),
-    Operation("daemon_rows", "/daemon/rows", "The daemon that answers, and what it leads.", DaemonPart),
-    Operation("topics", "/topics", "Topics in a line each.", TopicPage, ("limit", "after", "contains", "order")),
-    Operation("topic", "/topics/{topic}", "One topic with its segments and subscriptions.", TopicDocument, ("scope",)),
+    Operation("cluster", "/cluster", "Totals, and what is degraded.", documents.ClusterDocument),
+    Operation("daemons", "/daemons", "All live daemons.", documents.Daemons),
+    Operation("daemon", "/daemon", "The daemon that answers.", documents.DaemonDocument),
+    Operation("daemon_rows", "/daemon/rows", "The daemon that answers, and what it leads.", documents.DaemonPart),
+    Operation(
+        "topics", "/topics", "Topics in a line each.", documents.TopicPage, ("limit", "after", "contains", "order")
+    ),
+    Operation(
+        "topic",
+        "/topics/{topic}",
+        "One topic with its segments and subscriptions.",
+        documents.TopicDocument,
+        ("scope",),
+    ),
     Operation(
         "records",
         "/topics/{topic}/records",
         "The newest stored records of a topic. Needs a token whose user may consume the topic.",
-        RecordsDocument,
+        documents.RecordsDocument,
         ("segment", "key", "key_encoding", "last"),
     ),
     Operation("events", "/events", "The newest events.", EventList, ("topic", "since_ms", "before_ms", "limit")),
@@ -62,31 +56,33 @@ OPERATIONS: Final = (
         "subscriptions",
         "/subscriptions",
         "Subscriptions in a line each.",
-        SubscriptionPage,
+        documents.SubscriptionPage,
         ("limit", "after", "topic", "contains"),
     ),
     Operation(
         "subscription",
         "/topics/{topic}/subscriptions/{subscription}",
         "One subscription with its segments, consumers and backlog.",
-        SubscriptionDocument,
+        documents.SubscriptionDocument,
         ("scope",),
     ),
     Operation(
         "dead_letters",
         "/topics/{topic}/subscriptions/{subscription}/dead-letters",
         "The newest open dead letters. Needs a token whose user may consume the dead-letter topic.",
-        DeadLettersDocument,
+        documents.DeadLettersDocument,
         ("last",),
     ),
-    Operation("scale", "/scale/{topic}/{subscription}", "How many consumers it can use now.", ScaleDocument),
+    Operation("scale", "/scale/{topic}/{subscription}", "How many consumers it can use now.", documents.ScaleDocument),
     Operation("openapi", "/openapi.json", "This document.", None),
 )
 
 
 def openapi_document(version: str, actions: Mapping[str, Any]) -> dict[str, Any]:
-    documents = [each.document for each in OPERATIONS if each.document is not None]
-    _, components = msgspec.json.schema_components([*documents, ActionDocument, ErrorDocument], ref_template=_REF)
+    own = [each.document for each in OPERATIONS if each.document is not None]
+    _, components = msgspec.json.schema_components(
+        [*own, documents.ActionDocument, documents.ErrorDocument], ref_template=_REF
+    )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -116,7 +112,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         refused |= {"404": "There is no such topic or subscription."}
     if operation.document is not None:
         refused |= {"503": "The daemon that leads the shard does not answer; repeat the request."}
-    if operation.document in (RecordsDocument, DeadLettersDocument, ActionDocument):
+    if operation.document in (documents.RecordsDocument, documents.DeadLettersDocument, documents.ActionDocument):
         refused |= {"403": "The holder of the token may not do this, or there is no access file."}
     schema = (
         {"type": "object"} if operation.document is None else {"$ref": _REF.format(name=operation.document.__name__)}
@@ -136,7 +132,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _action(name: str, action: Any) -> dict[str, Any]:
-    operation = Operation(name, f"/actions/{name}", action.summary, ActionDocument, ("dry_run",))
+    operation = Operation(name, f"/actions/{name}", action.summary, documents.ActionDocument, ("dry_run",))
     schema = msgspec.json.schema(action.struct)["$defs"]["Fields"]
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
     return _operation(operation) | {"requestBody": body}

@@ -12,15 +12,7 @@ from typing import Literal, Protocol
 
 from headgate.views.cluster import ClusterTotals, FeatureLevel, ShardInfo, SubscriptionSummary
 from web.access import RefusedError
-from web.api.documents import (
-    ClusterDocument,
-    DaemonDocument,
-    DaemonPart,
-    DegradedPart,
-    SubscriptionDocument,
-    TopicDocument,
-    TopicSummary,
-)
+from web.api import documents
 from web.api.history import known_sum, merged_history
 
 TopicOrder = Literal["name", "activity"]
@@ -30,9 +22,9 @@ TopicOrder = Literal["name", "activity"]
 class Overview:
     """Topics are sorted by name, subscriptions by topic and name."""
 
-    cluster: ClusterDocument
-    daemons: tuple[DaemonDocument, ...]
-    topics: tuple[TopicSummary, ...]
+    cluster: documents.ClusterDocument
+    daemons: tuple[documents.DaemonDocument, ...]
+    topics: tuple[documents.TopicSummary, ...]
     subscriptions: tuple[SubscriptionSummary, ...]
 
 
@@ -41,11 +33,11 @@ def merged(
     daemon: str,
     as_of_ms: int,
     shards: int,
-    parts: Sequence[DaemonPart],
+    parts: Sequence[documents.DaemonPart],
     feature_level: FeatureLevel | None = None,
 ) -> Overview:
     leaders = _leaders(parts)
-    topics: list[TopicSummary] = []
+    topics: list[documents.TopicSummary] = []
     subscriptions: list[SubscriptionSummary] = []
     for part in parts:
         own = {each.topic: each for each in part.topics if leaders.get(each.shard, (0, ""))[1] == part.daemon.daemon}
@@ -54,7 +46,7 @@ def merged(
     topics.sort(key=lambda each: each.topic)
     subscriptions.sort(key=lambda each: (each.topic, each.subscription))
     daemons = tuple(sorted((part.daemon for part in parts), key=lambda each: each.daemon))
-    document = ClusterDocument(
+    document = documents.ClusterDocument(
         cluster=cluster,
         daemon=daemon,
         as_of_ms=as_of_ms,
@@ -69,7 +61,7 @@ def merged(
 
 
 def _totals(
-    daemons: int, topics: Sequence[TopicSummary], subscriptions: Sequence[SubscriptionSummary]
+    daemons: int, topics: Sequence[documents.TopicSummary], subscriptions: Sequence[SubscriptionSummary]
 ) -> ClusterTotals:
     return ClusterTotals(
         daemons=daemons,
@@ -95,7 +87,7 @@ def total_backlog(subscriptions: Iterable[SubscriptionSummary]) -> int | None:
     return None if None in backlogs else sum(each for each in backlogs if each is not None)
 
 
-def ordered_topics(topics: Iterable[TopicSummary], order: TopicOrder) -> list[TopicSummary]:
+def ordered_topics(topics: Iterable[documents.TopicSummary], order: TopicOrder) -> list[documents.TopicSummary]:
     """Return ``topics`` by name, or the busiest first: blocked ones, then rate, then backlog."""
     if order == "name":
         return sorted(topics, key=lambda each: each.topic)
@@ -110,7 +102,7 @@ def ordered_topics(topics: Iterable[TopicSummary], order: TopicOrder) -> list[To
     )
 
 
-def _leaders(parts: Iterable[DaemonPart]) -> dict[int, tuple[int, str]]:
+def _leaders(parts: Iterable[documents.DaemonPart]) -> dict[int, tuple[int, str]]:
     """Return shard → (leader epoch, daemon) for the shards that a daemon says it leads."""
     found: dict[int, tuple[int, str]] = {}
     for part in parts:
@@ -120,7 +112,7 @@ def _leaders(parts: Iterable[DaemonPart]) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _shard(shard: int, parts: Iterable[DaemonPart], leader: tuple[int, str] | None) -> ShardInfo:
+def _shard(shard: int, parts: Iterable[documents.DaemonPart], leader: tuple[int, str] | None) -> ShardInfo:
     seen = [each for part in parts for each in part.daemon.shards if each.shard == shard]
     return ShardInfo(
         shard=shard,
@@ -130,13 +122,17 @@ def _shard(shard: int, parts: Iterable[DaemonPart], leader: tuple[int, str] | No
     )
 
 
-def _degraded(daemons: Iterable[DaemonDocument]) -> Iterable[DegradedPart]:
+def _degraded(daemons: Iterable[documents.DaemonDocument]) -> Iterable[documents.DegradedPart]:
     for daemon in daemons:
         if daemon.state == "unreachable":
-            yield DegradedPart(daemon=daemon.daemon, component="daemon", state="failed", reason=daemon.problem)
+            yield documents.DegradedPart(
+                daemon=daemon.daemon, component="daemon", state="failed", reason=daemon.problem
+            )
         for each in daemon.components:
             if each.state != "ok":
-                yield DegradedPart(daemon=daemon.daemon, component=each.component, state=each.state, reason=each.reason)
+                yield documents.DegradedPart(
+                    daemon=daemon.daemon, component=each.component, state=each.state, reason=each.reason
+                )
 
 
 class UnknownNameError(RefusedError):
@@ -157,11 +153,11 @@ class StatusSource(Protocol):
     async def overview(self) -> Overview:
         """Return what all daemons know; may be a few seconds old."""
 
-    async def part(self) -> DaemonPart:
+    async def part(self) -> documents.DaemonPart:
         """Return what this daemon knows."""
 
-    async def topic(self, topic: str, *, own: bool) -> TopicDocument:
+    async def topic(self, topic: str, *, own: bool) -> documents.TopicDocument:
         """Return one topic. Raises UnknownNameError or NotAnsweredError."""
 
-    async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
+    async def subscription(self, topic: str, subscription: str, *, own: bool) -> documents.SubscriptionDocument:
         """Return one subscription. Raises UnknownNameError or NotAnsweredError."""

@@ -10,27 +10,20 @@ from urllib.parse import urlencode
 from headgate.model.text import Encoding, as_bytes
 from headgate.model.time_text import iso_time
 from headgate.views.cluster import EventList, LedgerEvent
-from web.api.documents import (
-    ActionDocument,
-    DeadLetter,
-    DeadLettersDocument,
-    RecordData,
-    RecordDocument,
-    RecordsDocument,
-)
+from web.api import documents
 from web.api.query import Query
 from web.page.markup import Column, Html, element, link, part, size, table
 from web.page.shell import Page
 
 
 def action_page(
-    name: str, summary: str, fields: Mapping[str, Any], given: Mapping[str, str], found: ActionDocument | str
+    name: str, summary: str, fields: Mapping[str, Any], given: Mapping[str, str], found: documents.ActionDocument | str
 ) -> Page:
     """Return the page. ``found`` is text: why there is nothing to confirm; empty, if not all fields are given yet."""
     text, button = found or "The next page says what would change.", "Show"
-    if isinstance(found, ActionDocument):
+    if isinstance(found, documents.ActionDocument):
         text, button = ("This would change:", f"Confirm: {name}") if found.dry_run else ("Done. This has changed:", "")
-    of = found.of if isinstance(found, ActionDocument) else given.get("of")
+    of = found.of if isinstance(found, documents.ActionDocument) else given.get("of")
     form = element(
         "form",
         *(
@@ -94,7 +87,7 @@ def events_page(found: EventList, query: Query) -> Page:
     )
 
 
-COLUMNS: tuple[Column[RecordDocument], ...] = (
+COLUMNS: tuple[Column[documents.RecordDocument], ...] = (
     Column("segment · offset", lambda each: f"{each.segment} · {each.offset}"),
     Column("time of its producer", lambda each: iso_time(each.timestamp_ms)),
     Column("key", lambda each: _data(each.key)),
@@ -102,7 +95,7 @@ COLUMNS: tuple[Column[RecordDocument], ...] = (
     Column("headers", lambda each: [element("div", name, " = ", _data(value)) for name, value in each.headers]),
 )
 
-LETTERS: tuple[Column[DeadLetter], ...] = (
+LETTERS: tuple[Column[documents.DeadLetter], ...] = (
     Column("key", lambda each: _data(each.key)),
     Column("segment · offset", lambda each: f"{each.origin.segment} · {each.origin.offset}"),
     Column("deliveries", lambda each: each.origin.deliveries, number=True),
@@ -111,7 +104,7 @@ LETTERS: tuple[Column[DeadLetter], ...] = (
 )
 
 
-def letters_page(document: DeadLettersDocument) -> Page:
+def letters_page(document: documents.DeadLettersDocument) -> Page:
     """Return the page of dead letters, with the actions on those that it shows and older ones."""
     topic, name = document.topic, document.subscription
     path = ("topics", topic, "subscriptions", name)
@@ -130,7 +123,7 @@ def letters_page(document: DeadLettersDocument) -> Page:
     )
 
 
-def records_page(document: RecordsDocument, query: Query) -> Page:
+def records_page(document: documents.RecordsDocument, query: Query) -> Page:
     topic = document.topic
     kinds = {"segment": int, "key": str, "key_encoding": (Encoding,), "last": int}
     form = element(
@@ -155,7 +148,7 @@ def records_page(document: RecordsDocument, query: Query) -> Page:
     )
 
 
-def _data(data: RecordData) -> Html:
+def _data(data: documents.RecordData) -> Html:
     """Return text or base64."""
     rest = f" … of {size(data.size_bytes)}" if len(as_bytes(data.text, data.encoding)) < data.size_bytes else None
     kind = "base64 " if data.encoding == "base64" else None

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import (
-    PLACE_HELP,
-    Place,
-    PlaceOption,
-    base64_option,
-    key_bytes,
-    require_beside,
-    topic_argument,
-)
+from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
@@ -47,7 +39,7 @@ OUTPUT_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    starts: tuple[PlaceOption, ...]
+    starts: tuple[arguments.PlaceOption, ...]
     tail: int | None
     follow: bool
     key: bytes | None
@@ -69,19 +61,19 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
     "headgate read orders --key alice --raw",
     prints_json=False,
 )
-@topic_argument
+@arguments.topic_argument
 @click.option(
     "--from",
     "starts",
-    type=Place(positions=True),
+    type=arguments.Place(positions=True),
     multiple=True,
-    help=f"Where to start. {PLACE_HELP} SEGMENT=OFFSET can be repeated, and reads only the named segments. "
+    help=f"Where to start. {arguments.PLACE_HELP} SEGMENT=OFFSET can be repeated, and reads only the named segments. "
     "[default: earliest]",
 )
 @click.option("--tail", type=click.IntRange(0, MAX_TAIL_RECORDS), metavar="N", help="Only the last N stored records.")
 @click.option("--follow", "-f", is_flag=True, help="Then print new records, until Ctrl-C.")
 @click.option("--key", metavar="TEXT", help="Only records with this key.")
-@base64_option
+@arguments.base64_option
 @click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
 @click.option(
     "--format",
@@ -105,8 +97,8 @@ def read(
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
     key, is_base64 = given.pop("key"), given.pop("is_base64")
-    require_beside("--base64", "--key TEXT", is_there=key is not None, name="is_base64")
-    wanted = _Wanted(key=None if key is None else key_bytes(key, is_base64=is_base64), **given)
+    arguments.require_beside("--base64", "--key TEXT", is_there=key is not None, name="is_base64")
+    wanted = _Wanted(key=None if key is None else arguments.key_bytes(key, is_base64=is_base64), **given)
     _check_starts(wanted.starts, tail=wanted.tail, follow=wanted.follow)
     line = form or (record_formatter("%v\\n") if raw else record_line)
     printed = context.run_while_read(_print_records(context, topic, wanted, line))
@@ -114,7 +106,7 @@ def read(
         click.echo(f"{printed} records", err=True)
 
 
-def _check_starts(starts: tuple[PlaceOption, ...], *, tail: int | None, follow: bool) -> None:
+def _check_starts(starts: tuple[arguments.PlaceOption, ...], *, tail: int | None, follow: bool) -> None:
     """Raise UsageError for options that contradict each other."""
     if starts and tail is not None:
         raise click.UsageError("give --from or --tail, not both")

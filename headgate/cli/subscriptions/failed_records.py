@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import (
-    ask_first,
-    base64_option,
-    consent_options,
-    destroy,
-    key_bytes,
-    of_subscription,
-    require_consent,
-    seen_before,
-)
+from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
@@ -42,10 +33,10 @@ if TYPE_CHECKING:
     "headgate subscription dead-letters orders jobs --drop --dry-run",
     name="dead-letters",
 )
-@of_subscription
+@arguments.of_subscription
 @click.option("--replay", is_flag=True, help="Send them back to TOPIC, each once.")
 @click.option("--drop", is_flag=True, help="Close them: they are not listed or sent back any more.")
-@consent_options()
+@arguments.consent_options()
 def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool) -> None:
     """List the dead letters of SUBSCRIPTION of TOPIC that were neither sent back nor dropped, oldest first.
 
@@ -62,8 +53,8 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
     if (context.yes or context.dry_run) and not (replay or drop):
         raise click.UsageError("--yes and --dry-run require --replay or --drop: without them, the letters are listed")
     if drop:
-        require_consent(context)
-    seen = seen_before(context, topic, name) if drop else None
+        arguments.require_consent(context)
+    seen = arguments.seen_before(context, topic, name) if drop else None
     found, letters = context.ask(lambda admin: _list(admin, topic, name))
     if replay or drop:
         found.require_order_kept(replay=replay)
@@ -75,8 +66,8 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
     if drop and count and context.asks_first:
-        ask_first(f"Drop {what}?", "nothing was dropped")
-        if seen_before(context, topic, name) != seen:
+        arguments.ask_first(f"Drop {what}?", "nothing was dropped")
+        if arguments.seen_before(context, topic, name) != seen:
             raise HeadgateError("nothing was dropped, because the subscription was created again meanwhile")
     if (count or (drop and found.has_stored)) and not context.dry_run:
         from headgate.client.open_letters import act  # noqa: PLC0415
@@ -136,7 +127,7 @@ def _document(each: ParkedKeyInfo) -> dict[str, Any]:
 
 
 @command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
-@of_subscription
+@arguments.of_subscription
 def parked(context: CommandContext, topic: str, name: str) -> None:
     """List the parked keys of SUBSCRIPTION of TOPIC, the oldest first.
 
@@ -163,15 +154,15 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
 
 
 @command("headgate subscription resume orders billing customer-7")
-@of_subscription
+@arguments.of_subscription
 @_key_argument
-@base64_option
+@arguments.base64_option
 def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
     """Deliver the parked records of KEY in order, and then newer ones.
 
     The consumer that reads the key begins within a heartbeat. The key stays parked until the records are processed.
     """
-    wanted = key_bytes(key, is_base64=is_base64)
+    wanted = arguments.key_bytes(key, is_base64=is_base64)
     context.ask(lambda admin: admin.resume_key(topic, name, wanted))
     report: dict[str, Any] = {}
     put_text(report, "key", wanted)
@@ -184,19 +175,19 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
     "headgate subscription drop orders billing customer-7 --dry-run",
     "headgate subscription drop orders billing customer-7 --yes",
 )
-@of_subscription
+@arguments.of_subscription
 @_key_argument
-@base64_option
-@consent_options()
+@arguments.base64_option
+@arguments.consent_options()
 def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
     """Give the parked records of KEY up, and deliver those that come from now on.
 
     What is in the dead-letter topic stays there, but cannot be resumed any more. On a terminal, the command says what
     is dropped and asks first. Elsewhere it needs --yes.
     """
-    wanted = key_bytes(key, is_base64=is_base64)
-    require_consent(context)
-    seen = seen_before(context, topic, name)
+    wanted = arguments.key_bytes(key, is_base64=is_base64)
+    arguments.require_consent(context)
+    seen = arguments.seen_before(context, topic, name)
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")
@@ -204,7 +195,7 @@ def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64:
     put_text(report, "key", wanted)
     records = plural(found[0].records, "parked record")
     which = f"key {printable(report['key'])} of subscription {name} of {topic}"
-    destroy(
+    arguments.destroy(
         context,
         report,
         f"{which} with {records}",

@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from headgate.cli.arguments import (
-    NO_SUBSCRIPTIONS,
-    complete_topic,
-    consent_options,
-    destroy,
-    of_subscription,
-    optional_topic_argument,
-    place_arguments,
-    start_option,
-    subscription_type_option,
-    topic_argument,
-)
+from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.failed_records import dead_letters, drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
@@ -63,10 +52,10 @@ def _type(described: SubscriptionInfo) -> str:
 
 
 @command("headgate subscription list", "headgate subscription list orders --json", group=subscription, name="list")
-@optional_topic_argument
+@arguments.optional_topic_argument
 def list_(context: CommandContext, topic: str | None) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
-    context.show(lambda admin: admin.list_subscriptions(topic), _print_list, empty=NO_SUBSCRIPTIONS)
+    context.show(lambda admin: admin.list_subscriptions(topic), _print_list, empty=arguments.NO_SUBSCRIPTIONS)
 
 
 def _print_list(found: Sequence[SubscriptionInfo]) -> None:
@@ -121,7 +110,7 @@ def describe_holdings(consumer: ConsumerInfo) -> str:
     "headgate subscription describe orders billing --json",
     group=subscription,
 )
-@of_subscription
+@arguments.of_subscription
 def describe(context: CommandContext, topic: str, name: str) -> None:
     """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
 
@@ -189,9 +178,9 @@ def _print_subscription(described: SubscriptionInfo) -> None:
     "headgate subscription delete orders billing --force --yes",
     group=subscription,
 )
-@of_subscription
+@arguments.of_subscription
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@consent_options()
+@arguments.consent_options()
 def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
 
@@ -207,7 +196,7 @@ def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
             click.echo(f"{what}: {_type(described)}, positions in {plural(segments, 'segment')}{needs}", err=True)
         return {"segments": segments, "connected_consumers": connected}
 
-    destroy(
+    arguments.destroy(
         context,
         {"topic": topic, "subscription": name},
         what,
@@ -230,10 +219,10 @@ max_processing_option = click.option(
     "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
     group=subscription,
 )
-@topic_argument
+@arguments.topic_argument
 @click.argument("name", metavar="SUBSCRIPTION")
-@subscription_type_option
-@start_option
+@arguments.subscription_type_option
+@arguments.start_option
 @click.option(
     "--if-not-exists", is_flag=True, help="One that exists with this type is no error, and keeps its position."
 )
@@ -252,7 +241,7 @@ def create(
     Its records are kept from now on, as for any subscription. Without this command, the first consumer creates its
     subscription. Consumers of another type are refused.
     """
-    place = place_arguments(start, "start")
+    place = arguments.place_arguments(start, "start")
     described = context.ask(
         lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )
@@ -273,7 +262,7 @@ def create(
     group=subscription,
     name="set",
 )
-@of_subscription
+@arguments.of_subscription
 @click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
 @click.option(
     "--ack-timeout", "ack_timeout_seconds", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit."
@@ -282,7 +271,7 @@ def create(
     "--dead-letter",
     "dead_letter_topic",
     metavar="TOPIC",
-    shell_complete=complete_topic,
+    shell_complete=arguments.complete_topic,
     help='Where dead records go; "": none.',
 )
 @max_processing_option

@@ -8,15 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from headgate.cli.arguments import (
-    ask_first,
-    complete_topic,
-    consent_options,
-    destroy,
-    require_consent,
-    seen_before,
-    topic_argument,
-)
+from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import format_bytes, print_table
 from headgate.cli.topics.topic_text import (
@@ -41,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @command("headgate topic files orders", "headgate topic files orders --json > orders.json")
-@topic_argument
+@arguments.topic_argument
 def files(context: CommandContext, topic: str) -> None:
     """List the Parquet files that hold the records of TOPIC, each record once.
 
@@ -109,7 +101,7 @@ def topic() -> None:
 topic.add_command(copy)
 topic.add_command(files)
 
-_topic_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+_topic_argument = click.argument("name", metavar="TOPIC", shell_complete=arguments.complete_topic)
 
 
 def _print_topic(described: TopicInfo) -> None:
@@ -293,19 +285,19 @@ def set_(context: CommandContext, name: str, **given: Any) -> None:
 
 @command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)
 @_topic_argument
-@consent_options()
+@arguments.consent_options()
 def prune(context: CommandContext, name: str) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
-    require_consent(context)
-    seen = seen_before(context, name)
+    arguments.require_consent(context)
+    seen = arguments.seen_before(context, name)
     if context.asks_first:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
-            ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned")
+            arguments.ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned")
     pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=context.dry_run))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
@@ -339,7 +331,7 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
 )
 @_topic_argument
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@consent_options()
+@arguments.consent_options()
 def delete(context: CommandContext, name: str, force: bool) -> None:
     """Delete TOPIC with its records and subscriptions. This cannot be undone.
 
@@ -355,7 +347,7 @@ def delete(context: CommandContext, name: str, force: bool) -> None:
             click.echo(_contents_line(name, found), err=True)
         return found
 
-    destroy(
+    arguments.destroy(
         context,
         {"topic": name},
         f"topic {name}",

@@ -26,16 +26,7 @@ from headgate.model.headers import Origin
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.positions import KnownHistory, PositionToken, decode_positions
 from headgate.process.background import end_tasks
-from headgate.protocol import requests
-from headgate.protocol.replies import (
-    Acknowledged,
-    DeadLetter,
-    DeliveriesBegun,
-    Done,
-    HeartbeatReply,
-    Registered,
-    ResumingKey,
-)
+from headgate.protocol import replies, requests
 from headgate.protocol.request_fields import MAX_CAPACITY_PERCENT, MAX_HELD_SEGMENTS, Behind, Start, shared_name
 from headgate.settings.arguments import require_choice
 
@@ -149,12 +140,14 @@ class ConsumerRequests:
         """Topic, subscription and name, by which the leader's messages to this member are found."""
         return self._member["topic"], self._member["subscription"], self._member["consumer"]
 
-    def dead_letter_producer(self, alive: HeartbeatReply) -> NamedProgram:
+    def dead_letter_producer(self, alive: replies.HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
         name = shared_name(f"dead-letters-{self._shard}-{self.subscription_id}", alive.sender_secret)
         return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
 
-    async def register(self, positions: Mapping[SegmentId, Offset], timeout_seconds: float) -> tuple[Registered, int]:
+    async def register(
+        self, positions: Mapping[SegmentId, Offset], timeout_seconds: float
+    ) -> tuple[replies.Registered, int]:
         """Register; return the reply and the epoch of the leader that sent it.
 
         Of the ``positions`` of a CHECKPOINT consumer the leader judges those of the newest segments; it prunes
@@ -180,7 +173,7 @@ class ConsumerRequests:
                 positions_topic_id=self.topic_id if own else None,
                 behind=options.behind,
             ),
-            Registered,
+            replies.Registered,
             timeout_seconds,
         )
         self.history.confirmed(history, registered.head, registered.term_id)
@@ -197,7 +190,7 @@ class ConsumerRequests:
         problem: str = "",
         ready: bool = False,
         follows: bool = False,
-    ) -> HeartbeatReply:
+    ) -> replies.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds.
 
         ``unhandled``: see `Heartbeat`. ``problem``: why it could not send dead letters. ``ready``: whether the program
@@ -214,20 +207,20 @@ class ConsumerRequests:
             unhandled=unhandled,
             follows=follows,
         )
-        alive, _ = await self._ask(body, HeartbeatReply)
+        alive, _ = await self._ask(body, replies.HeartbeatReply)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive
 
-    async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> Acknowledged:
+    async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> replies.Acknowledged:
         """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
         body = requests.AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
-        return (await self._ask(body, Acknowledged))[0]
+        return (await self._ask(body, replies.Acknowledged))[0]
 
-    async def begin(self, records: list[requests.BegunRecord]) -> DeliveriesBegun:
+    async def begin(self, records: list[requests.BegunRecord]) -> replies.DeliveriesBegun:
         body = requests.BeginDeliveries(**self._member, history=self.history.points, records=records)
-        return (await self._ask(body, DeliveriesBegun))[0]
+        return (await self._ask(body, replies.DeliveriesBegun))[0]
 
-    def origin(self, letter: DeadLetter) -> Origin:
+    def origin(self, letter: replies.DeadLetter) -> Origin:
         assert self.topic_id is not None, "only a member gets dead letters"
         return Origin(
             ledger=self.ledger_id,
@@ -259,9 +252,9 @@ class ConsumerRequests:
             number=record.parked_number,
             reason=reason,
         )
-        await self._ask(body, Done)
+        await self._ask(body, replies.Done)
 
-    async def unpark(self, named: ResumingKey) -> None:
+    async def unpark(self, named: replies.ResumingKey) -> None:
         """End the parking of a key, all of whose parked records were processed."""
         body = requests.UnparkKey(
             **self._member,
@@ -272,18 +265,20 @@ class ConsumerRequests:
             parking=named.parking,
             last=named.last,
         )
-        await self._ask(body, Done)
+        await self._ask(body, replies.Done)
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
-        await self._ask(requests.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), Done)
+        await self._ask(
+            requests.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), replies.Done
+        )
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
-        await self._ask(requests.ConfirmRevoked(**self._member, released=released), Done)
+        await self._ask(requests.ConfirmRevoked(**self._member, released=released), replies.Done)
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. ``failed``: because the program ended with an error."""
-        await self._ask(requests.LeaveConsumer(**self._member, failed=failed), Done, timeout_seconds)
+        await self._ask(requests.LeaveConsumer(**self._member, failed=failed), replies.Done, timeout_seconds)
 
     async def _ask(
         self, request: requests.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
