@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from controller.cluster.peers import TIMEOUT_SECONDS, Peers
 from controller.leadership.election import Registry
-from web.api.documents import DaemonDocument
-from web.api.overview import DaemonPart
+from web.api.documents import DaemonDocument, DaemonPart
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
