@@ -31,7 +31,6 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from headgate.client import admin, consumer, producer
@@ -138,17 +137,7 @@ class EventLoopThread:
         self._thread.join()
 
 
-class _AsyncClient(Protocol):
-    """What the asyncio clients have in common."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
-
-
-ClientT = TypeVar("ClientT", bound=_AsyncClient)
+ClientT = TypeVar("ClientT", bound=producer.Producer | consumer.Consumer | admin.Admin)
 
 
 class _Facade(Generic[ClientT]):

@@ -22,6 +22,7 @@ import math
 import platform
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -53,44 +54,52 @@ _SUBSCRIPTION_GAUGES: Final = {
     "oldest_unacknowledged_seconds": "Age of the oldest unacknowledged record, for the busiest subscriptions.",
     "drained_in_seconds": "Time to drain at the current rate (busiest subscriptions); +Inf: never, NaN: unknown.",
 }
-_Value = Callable[[ShardStatus], float]
-_FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
+_FROM_STATUS: Final[dict[str, tuple[str, Callable[[ShardStatus], float]]]] = {
     "shard_is_leader": ("1 if this daemon leads the shard.", lambda each: each.role == "leading"),
-    "shard_leader_epoch": (
-        "Leader epoch of the newest term that this daemon knows of.",
-        lambda each: each.leader_epoch,
-    ),
-    "ledger_head_chunk": (
-        "Number of the newest durable chunk that this daemon knows of.",
-        lambda each: each.head_chunk,
-    ),
-    "ingest_queue_bytes": ("Accepted bytes waiting for the object store.", lambda each: each.queue_bytes),
+    "shard_leader_epoch": ("Leader epoch of the newest term that this daemon knows of.", attrgetter("leader_epoch")),
+    "ledger_head_chunk": ("Number of the newest durable chunk that this daemon knows of.", attrgetter("head_chunk")),
+    "ingest_queue_bytes": ("Accepted bytes waiting for the object store.", attrgetter("queue_bytes")),
     "shard_ledger_unreadable": (
         "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
         lambda each: bool(each.fault),
     ),
     "shard_state_in_memory": (
         "1 if this daemon leads the shard or keeps its state, 0 if a term would begin with the newest snapshot.",
-        lambda each: each.keeps_state,
+        attrgetter("keeps_state"),
     ),
     "shard_replay_lag_seconds": (
         "How long this daemon, which does not lead the shard, has not known the end of its ledger.",
-        lambda each: each.replay_lag_seconds,
+        attrgetter("replay_lag_seconds"),
     ),
-    "batches_in_flight": ("Accepted batches that are not durable yet.", lambda each: each.in_flight_batches),
+    "batches_in_flight": ("Accepted batches that are not durable yet.", attrgetter("in_flight_batches")),
     "requests_waiting": (
         "Large queries and commands that are being answered, or wait for that.",
-        lambda each: each.waiting_requests,
+        attrgetter("waiting_requests"),
     ),
-    "producers": ("Known producers, named and anonymous.", lambda each: each.producers),
-    "parked_keys": ("Parked keys of STREAM subscriptions.", lambda each: each.counts.parked_keys),
+    "producers": ("Known producers, named and anonymous.", attrgetter("producers")),
+    "parked_keys": ("Parked keys of STREAM subscriptions.", attrgetter("counts.parked_keys")),
     "redelivery_segments_full": (
         "Segments of QUEUE subscriptions of which no further record is delivered: too many were begun or have failed.",
-        lambda each: each.counts.full_segments,
+        attrgetter("counts.full_segments"),
     ),
-    "named_producers": ("Named producers, which are kept until they are deleted.", lambda each: each.named_producers),
+    "named_producers": ("Named producers, which are kept until they are deleted.", attrgetter("named_producers")),
 }
 """Gauge of each shard → its text and value. A status is collected every few seconds."""
+_BY_STATE: Final = {
+    "consumers": (
+        "Consumers, connected or in their grace period.",
+        {"connected": "connected_consumers", "in_grace": "consumers_in_grace"},
+    ),
+    "segments": ("Segments of all topics.", {"active": "active_segments", "sealed": "sealed_segments"}),
+    "redelivery_records": (
+        (
+            "Records of QUEUE subscriptions: kept because they were begun or have failed, dead, and those that cannot "
+            "be stored in a dead-letter topic."
+        ),
+        {"kept": "kept_deliveries", "dead": "dead_records", "unsent": "unsent_dead_letters"},
+    ),
+}
+"""Gauge of each shard with a label ``state`` → its text, and state → its value among `ShardCounts`."""
 _ENDS_WITH_TERM: Final = (
     "shard_load_bytes_per_second",
     "replies_waiting",
@@ -233,17 +242,10 @@ def add_shard_metrics(metrics: MetricFactory) -> None:
 
 def _add_status_gauges(metrics: MetricFactory) -> None:
     gauges = [(metrics.gauge(name, text, shard=None), value) for name, (text, value) in _FROM_STATUS.items()]
-    consumers = metrics.gauge(
-        "consumers", "Consumers, connected or in their grace period.", shard=None, state=("connected", "in_grace")
-    )
-    segments = metrics.gauge("segments", "Segments of all topics.", shard=None, state=("active", "sealed"))
-    deliveries = metrics.gauge(
-        "redelivery_records",
-        "Records of QUEUE subscriptions: kept because they were begun or have failed, dead, and those that cannot be "
-        "stored in a dead-letter topic.",
-        shard=None,
-        state=("kept", "dead", "unsent"),
-    )
+    by_state = [
+        (metrics.gauge(name, text, shard=None, state=tuple(fields)), fields)
+        for name, (text, fields) in _BY_STATE.items()
+    ]
     blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
     longest = metrics.gauge(
         "segments_blocked_longest_seconds", "How long the longest blocked segment has been blocked."
@@ -256,13 +258,9 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
         for each in event.shards:
             for gauge, value in gauges:
                 gauge.child(each.shard).set(value(each))
-            consumers.child(each.shard, "connected").set(each.counts.connected_consumers)
-            consumers.child(each.shard, "in_grace").set(each.counts.consumers_in_grace)
-            segments.child(each.shard, "active").set(each.counts.active_segments)
-            segments.child(each.shard, "sealed").set(each.counts.sealed_segments)
-            deliveries.child(each.shard, "kept").set(each.counts.kept_deliveries)
-            deliveries.child(each.shard, "dead").set(each.counts.dead_records)
-            deliveries.child(each.shard, "unsent").set(each.counts.unsent_dead_letters)
+            for gauge, fields in by_state:
+                for state, field in fields.items():
+                    gauge.child(each.shard, state).set(getattr(each.counts, field))
             started.child(each.shard)  # from 0 on, so that a rate shows the first term
 
     metrics.on(events.StatusCollected, read)
