@@ -16,7 +16,7 @@ import msgspec
 from bench.harness.tcp_proxy import Proxy
 from chaos.fault_shim import FaultShim, SyncJournal, compile_shim, find_compiler
 from controller.local.reserved_port import LOOPBACK
-from controller.settings.files import client_toml
+from controller.settings.files import toml_document
 from controller.settings.load import Settings
 from controller.settings.sections import IngestSettings, SpreadSettings, SubscriptionSettings
 from headgate import SubscriptionType
@@ -178,5 +178,5 @@ class ChaosCluster(RecordedCluster):
         if name not in self.broker_links:
             self.broker_links[name] = await self._link(self.broker.port)
         path = self.folder / f"{name}.client.toml"
-        path.write_text(client_toml("", self.client_config(broker_port=self.broker_links[name].port)))
+        path.write_text(toml_document("", self.client_config(broker_port=self.broker_links[name].port)))
         return "--config", str(path)

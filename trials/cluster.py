@@ -31,7 +31,7 @@ from controller.local.reserved_port import LOOPBACK, ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.supervised_process import PROBE_TIMEOUT_SECONDS, ProcessSpec
-from controller.settings.files import client_toml, settings_toml
+from controller.settings.files import toml_document
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
@@ -241,7 +241,7 @@ class LocalCluster:
     async def __aenter__(self) -> Self:
         # A busy machine may need more than the 4 s after which a command reports that there is no connection.
         patient = msgspec.structs.replace(self.client_config(), broker_timeout_seconds=30.0)
-        self.client_config_path.write_text(client_toml("", patient))
+        self.client_config_path.write_text(toml_document("", patient))
         try:
             await self.begin()
         except BaseException:
@@ -312,7 +312,7 @@ class LocalCluster:
     def write_settings(self, settings: Settings) -> Path:
         """Write the file that a daemon reads when it starts and at each SIGHUP; return its path."""
         path = self.folder / f"{settings.instance.name}.toml"
-        path.write_text(settings_toml("", settings))
+        path.write_text(toml_document("", settings))
         return path
 
     def reload(self, settings: Settings) -> None:

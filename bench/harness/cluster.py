@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.raw_client import RawClient
-from controller.settings.files import client_toml
+from controller.settings.files import toml_document
 from headgate import Admin
 from headgate.client.connection import Client
 from headgate.protocol.codec import LeaderAnnouncement
@@ -106,7 +106,7 @@ class SecuredBenchCluster(BenchCluster):
     async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> OrderedProcess:
         """Start bench.harness.attacker until ``stack`` is closed; it rests, and will attack for ``seconds``."""
         config = self.folder / "hostile.toml"
-        config.write_text(client_toml("", self.client_config(user=HOSTILE)))
+        config.write_text(toml_document("", self.client_config(user=HOSTILE)))
         process, _ = await OrderedProcess.start(stack, "bench.harness.attacker", str(config), str(seconds))
         return process
 

@@ -28,7 +28,7 @@ from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.supervised_process import outcome
-from controller.settings.files import client_toml, settings_toml
+from controller.settings.files import toml_document
 from controller.settings.load import Settings, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from drain.setting_values import own_socket
@@ -287,20 +287,20 @@ class _Node:
     def _write_files(self, servers: LocalServers, settings: Settings) -> None:
         self._folder.write(
             SETTINGS_FILE,
-            settings_toml(
+            toml_document(
                 "Written by `headgate up` at each start, for a further daemon (`headgate run`). Read again on SIGHUP.",
                 _of_further_daemon(settings, ""),
             ),
         )
         self._folder.write(
-            CLIENT_FILE, client_toml("Written by `headgate up` at each start, for clients.", servers.client_config())
+            CLIENT_FILE, toml_document("Written by `headgate up` at each start, for clients.", servers.client_config())
         )
         if self._security is not None:
             self._security.write_client_files(servers.plain_client_config())
 
     def _write_further(self, number: int, settings: Settings) -> Path:
         own = _of_further_daemon(settings, f"{settings.instance.name}-{number}")
-        return self._folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
+        return self._folder.write(f"headgate-{number}.toml", toml_document("Written by `headgate up`.", own))
 
     @contextlib.asynccontextmanager
     async def _further_daemons(self, settings: Settings) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -29,38 +30,26 @@ from web.api.overview import NotAnsweredError, Overview, merged
 PAUSE_FACTOR: Final = 20.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ClusterStatus:
     """A `web.api.overview.StatusSource`."""
 
-    def __init__(
-        self,
-        *,
-        instance: str,
-        cluster: str,
-        version: str,
-        url: Callable[[], str | None],
-        health: Callable[[], Health],
-        leader_of: Callable[[int], str | None],
-        now_ms: Callable[[], int],
-        peers: Peers,
-        controllers: Callable[[], Sequence[ShardController]],
-        spreader: Callable[[], ShardSpreader | None],
-    ) -> None:
-        """``leader_of``: shard → the daemon that leads it, if one does. ``url``: where others reach this daemon.
+    instance: str
+    cluster: str
+    version: str
+    url: Callable[[], str | None]
+    """Returns where others reach this daemon."""
+    health: Callable[[], Health]
+    leader_of: Callable[[int], str | None]
+    """Shard → the daemon that leads it, if one does."""
+    now_ms: Callable[[], int]
+    peers: Peers
+    controllers: Callable[[], Sequence[ShardController]]
+    """Returns none until the daemon has joined its cluster, and ``spreader`` None."""
+    spreader: Callable[[], ShardSpreader | None]
 
-        ``controllers`` returns none, and ``spreader`` None, until the daemon has joined its cluster.
-        """
-        self._controllers = controllers
-        self._spreader = spreader
-        self._instance = instance
-        self._cluster = cluster
-        self._version = version
-        self._url = url
-        self._health = health
-        self._leader_of = leader_of
-        self._now_ms = now_ms
-        self._started_at_ms = now_ms()
-        self.peers = peers
+    def __post_init__(self) -> None:
+        self._started_at_ms = self.now_ms()
         self._history = History()
         self.part = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR).get
         self.overview = SharedAnswer(self._merge, about=self._terms).get
@@ -88,8 +77,8 @@ class ClusterStatus:
 
     async def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
         """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
-        if not (controllers := self._controllers()):
-            raise NotAnsweredError(f"daemon {self._instance!r} has not joined its cluster yet")
+        if not (controllers := self.controllers()):
+            raise NotAnsweredError(f"daemon {self.instance!r} has not joined its cluster yet")
         leading = [each.leader for each in controllers if each.leader is not None]
         if (leader := next((each for each in leading if topic in each.state.topics), None)) is not None:
             return leader
@@ -100,7 +89,7 @@ class ClusterStatus:
         controller = controllers[shard]
         if controller.leader is not None:
             return controller.leader
-        name = None if own else self._leader_of(controller.shard)
+        name = None if own else self.leader_of(controller.shard)
         if name is None:
             problem = "is not led by this daemon" if own else "has no leader"
             raise NotAnsweredError(f"shard {controller.shard}, the shard of topic {topic!r}, {problem}; try again soon")
@@ -108,23 +97,23 @@ class ClusterStatus:
 
     def _terms(self) -> list[tuple[int, int]]:
         """Return (shard, leader epoch) of what this daemon leads: a leader that answers names itself as leader."""
-        leading = (each for each in self._controllers() if each.leadership.role is Role.LEADING)
+        leading = (each for each in self.controllers() if each.leadership.role is Role.LEADING)
         return [(each.shard, each.leader.leader_epoch) for each in leading if each.leader is not None]
 
     async def _collect(self) -> DaemonPart:
-        leaders = [each.leader for each in self._controllers() if each.leader is not None]
+        leaders = [each.leader for each in self.controllers() if each.leader is not None]
         topics, subscriptions = await summaries(leaders)
-        health, spreader = self._health(), self._spreader()
+        health, spreader = self.health(), self.spreader()
         document = DaemonDocument(
-            daemon=self._instance,
-            url=self._url(),
+            daemon=self.instance,
+            url=self.url(),
             state=health.state,
-            version=self._version,
+            version=self.version,
             started_at_ms=self._started_at_ms,
             spread=None if spreader is None else spreader.state,
-            as_of_ms=self._now_ms(),
+            as_of_ms=self.now_ms(),
             components=health.components,
-            shards=shard_statuses(self._controllers()),
+            shards=shard_statuses(self.controllers()),
             history=self._history.samples(),
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
@@ -132,12 +121,12 @@ class ClusterStatus:
     async def _merge(self) -> Overview:
         own, others = await asyncio.gather(self.part(), self.peers.parts())
         parts = [own, *map(self._with_spread, others)]
-        spreader, shards = self._spreader(), len(self._controllers())
+        spreader, shards = self.spreader(), len(self.controllers())
         level = None if spreader is None else spreader.feature_level
-        return await asyncio.to_thread(merged, self._cluster, self._instance, self._now_ms(), shards, parts, level)
+        return await asyncio.to_thread(merged, self.cluster, self.instance, self.now_ms(), shards, parts, level)
 
     def _with_spread(self, part: DaemonPart) -> DaemonPart:
         """Add what ZooKeeper shows of a daemon that does not answer: an operator may have begun its maintenance."""
-        if part.daemon.state != "unreachable" or (spreader := self._spreader()) is None:
+        if part.daemon.state != "unreachable" or (spreader := self.spreader()) is None:
             return part
         return DaemonPart(daemon=replace(part.daemon, spread=spreader.state_of(part.daemon.daemon)))

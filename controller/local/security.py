@@ -19,7 +19,7 @@ from controller.access.file import read_access_file
 from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import CertificateFiles, LocalCertificateAuthority, ServerTls
 from controller.local.private_file import OWNER_ONLY_FOLDER, write_private_file
-from controller.settings.files import client_toml
+from controller.settings.files import toml_document
 from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings
 from headgate.errors import ConfigError
@@ -155,7 +155,7 @@ class LocalSecurity:
     def write_client_files(self, config: ClientConfig) -> None:
         """Write the configuration of each user. Raises ConfigError."""
         for user in self.users:
-            text = client_toml(
+            text = toml_document(
                 f"Written by `headgate up` at each start, for the user {user}.", self.client_config(config, user)
             )
             write_private_file(self._folder / "users" / f"{user}.toml", text)

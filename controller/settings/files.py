@@ -76,18 +76,10 @@ def report_certificates(settings: Settings, observer: events.Observer) -> None:
             observer.observe(events.CertificateRead(use=use, expires_at_seconds=expires))
 
 
-def settings_toml(comment: str, settings: Settings) -> str:
-    """Return the document that `headgate run --config` reads as ``settings``."""
-    return _document(comment, msgspec.to_builtins(settings))
-
-
-def client_toml(comment: str, config: ClientConfig) -> str:
-    """Return the document that clients read as ``config``."""
-    return _document(comment, msgspec.to_builtins(config))
-
-
-def _document(comment: str, values: dict[str, Any]) -> str:
-    return "".join(f"# {line}\n" for line in comment.splitlines()) + tomli_w.dumps(_without_none(values))
+def toml_document(comment: str, values: Settings | ClientConfig) -> str:
+    """Return what `headgate run --config` reads as these settings, or clients as this configuration."""
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    return lines + tomli_w.dumps(_without_none(msgspec.to_builtins(values)))
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.local.embedded import EmbeddedBroker
-from controller.settings.files import client_toml
+from controller.settings.files import toml_document
 from headgate import Admin
 from headgate.errors import TransportError
 from headgate.files.tls import server_context
@@ -207,7 +207,7 @@ async def test_the_error_of_a_client_says_why_where_and_which_file(tmp_path: Pat
         assert isinstance(broker, TlsBroker)
         file = broker.folder / "client.toml"
         config = client_config(broker_port=broker.port, tls=True, ca_file="certificates/ca.pem")
-        file.write_text(client_toml("", config))
+        file.write_text(toml_document("", config))
         with pytest.raises(TransportError) as caught:
             async with Admin(load_client_config(file), timeout_seconds=60) as admin:
                 await admin.list_topics()

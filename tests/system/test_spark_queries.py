@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from controller.settings.files import client_toml
+from controller.settings.files import toml_document
 from controller.settings.sections import CompactionSettings, DrainSettings, SnapshotSettings
 from drain.spark.session import build_session
 from headgate import Admin as AsyncAdmin
@@ -292,7 +292,7 @@ async def test_a_query_that_is_beyond_a_quota_ends_with_its_name_and_stores_each
         async with AsyncAdmin(secured.config_of("operator")) as operator:
             await operator.create_topic("orders")
         config = tmp_path / "shop.toml"
-        config.write_text(client_toml("", secured.config_of("shop")))
+        config.write_text(toml_document("", secured.config_of("shop")))
         writer = source.writeStream.format("headgate").options(topic="orders", config=str(config), timeoutSeconds=3)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         with pytest.raises(

@@ -196,7 +196,7 @@ async def test_before_it_joined_a_daemon_says_so(peers):
 async def test_the_history_is_sampled_without_requests(peers):
     status = status_of(peers)
     clock = asyncio.get_running_loop().time
-    status._now_ms = lambda: NOW_MS + int(clock() * 1000)
+    status.now_ms = lambda: NOW_MS + int(clock() * 1000)
     sampling = asyncio.ensure_future(status.sample())
     await asyncio.sleep(3.5 * SAMPLE_SECONDS)
     sampling.cancel()

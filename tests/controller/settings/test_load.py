@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.settings import sections
-from controller.settings.files import client_toml, settings_toml
+from controller.settings.files import toml_document
 from controller.settings.load import (
     Settings,
     ledger_unreachable_from_executors,
@@ -322,7 +322,7 @@ def test_settings_are_read_back_with_any_text(spark_conf: dict[str, str], folder
         metrics=MetricsSettings(backlog_topics=["a", "b"]),
     )
 
-    assert settings == parse_settings(settings_toml("Two lines\nof comment.", settings), "a test")
+    assert settings == parse_settings(toml_document("Two lines\nof comment.", settings), "a test")
 
 
 def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
     settings = Settings(
         access=AccessSettings(open=True), ledger=LedgerSettings(url="file:///a"), instance=InstanceSettings(name="one")
     )
-    path.write_text(settings_toml("", settings))
+    path.write_text(toml_document("", settings))
 
     assert "one" == load_settings(path, default_instance="another").instance.name
 
@@ -339,7 +339,7 @@ def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
 def test_a_client_configuration_is_read_back(tmp_path: Path, username: str | None) -> None:
     config = ClientConfig(cluster="c", broker_host="h", broker_port=1, ledger_url='file:///a"\x7fé', username=username)
     path = tmp_path / "client.toml"
-    path.write_text(client_toml("For clients.", config))
+    path.write_text(toml_document("For clients.", config))
 
     assert msgspec.structs.replace(config, file=str(path)) == load_client_config(path)
     assert msgspec.structs.asdict(config)["username"] is username
