@@ -34,7 +34,7 @@ from headgate.protocol.replies import AnyReplyBody, MessagePart, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import AnyRequestBody, Request
 from headgate.storage.object_store import open_store
-from headgate.transport.port import MessageHandler, max_payload_bytes
+from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 from metrics.events import Observer
 from metrics.health import Health
 from shard.access.rules import OPEN
@@ -146,8 +146,8 @@ class MemoryTransport:
     async def unsubscribe(self, topic_filter: str) -> None:
         self._handlers.pop(topic_filter, None)
 
-    def max_payload_bytes(self, topic: str) -> int:
-        return max_payload_bytes(topic, None)
+    def max_payload_bytes(self, _: str) -> int:
+        return MAX_PAYLOAD_BYTES
 
     def is_unheard(self, _: str) -> bool:
         return False

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from drain.protocol import Backlog, BacklogResponse, ExternalBacklogQuery, ExternalBacklogResponse
 from drain.table_mapping import ExternalView
+from headgate.model.external_topic import ExternalTopic
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
 from headgate.views.subscriptions import BacklogInfo, CountedBy, SegmentBacklogInfo
@@ -28,27 +29,26 @@ from shard.state.topic import Topic, TopicSnapshot, TopicView
 from shard.steps import COST_PER_ITEM, Steps, encoding_cost, parts
 
 
-def external_view(topic: Topic) -> ExternalView | None:
-    """Return the names of ``topic``; None if the topic is stored in the ledger."""
-    if topic.external is None:
-        return None
+def external_view(topic: Topic, external: ExternalTopic) -> ExternalView:
+    """Return the names of ``topic``, whose records are stored elsewhere."""
     return ExternalView(
         topic=topic.name,
         labels={number: segment.label or "" for number, segment in sorted(topic.layout.segments.items())},
-        opaque=topic.external.positions == "opaque",
+        opaque=external.positions == "opaque",
     )
 
 
 def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
     queries: list[ExternalBacklogQuery] = []
     for topic in state.topics.values():
-        if (view := external_view(topic)) is not None:
+        if topic.external is not None:
             checkpoints = {
                 each.subscription_id: {segment: known.text for segment, known in each.progress.checkpoints.items()}
                 for each in topic.subscriptions.values()
                 if each.progress.checkpoints
             }
-            queries.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(view, checkpoints=checkpoints)))
+            view = replace(external_view(topic, topic.external), checkpoints=checkpoints)
+            queries.append(ExternalBacklogQuery(state.shard, topic.topic_id, view))
     return queries
 
 

@@ -85,7 +85,7 @@ class GroupCommit:
     ) -> None:
         """Start after the newest chunk in ``state``, which must be the term chunk.
 
-        ``on_records`` gets the records of each chunk before it is written. ``on_durable`` gets the
+        ``on_records`` gets the records of each chunk that has some, before it is written. ``on_durable`` gets the
         number and the object of each chunk that became durable, after the callbacks of that chunk have run.
         """
         self.durable = state.chunk
@@ -222,7 +222,8 @@ class GroupCommit:
             assert self._pending is not None, "woken without a chunk to write"
             self._writing, self._pending = self._pending, None
             writing = self._writing
-            self._on_records(writing.builder.records)
+            if len(records := writing.builder.records):
+                self._on_records(records)
             began = loop.time()
             data = await self._commit(writing)
             durable_at = loop.time()

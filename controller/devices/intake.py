@@ -28,7 +28,7 @@ import structlog
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.devices.sessions import DeviceSessions
-from controller.leadership.policy.shard_load import message_cost
+from controller.leadership.policy.shard_load import MESSAGE_OVERHEAD_BYTES
 from headgate.backoff import ReportLimit
 from headgate.errors import TransportError
 from headgate.model.headers import header_bytes, wrong_headers
@@ -116,7 +116,7 @@ class DeviceIntake:
     def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
         self.sessions = DeviceSessions(context, state, commit)
         self.arrived_cost = 0
-        """Sum of `message_cost` of the messages of this term."""
+        """See `Arrivals`: of the messages of this term."""
         self._context = context
         self._state = state
         self._commit = commit
@@ -130,7 +130,7 @@ class DeviceIntake:
         """Store one message of this topic's session, or discard it; acknowledge it when the outcome is durable."""
         if self.sessions.take_sentinel(topic_id, delivery):
             return
-        self.arrived_cost += message_cost(len(delivery.payload) + header_bytes(delivery.headers))
+        self.arrived_cost += MESSAGE_OVERHEAD_BYTES + len(delivery.payload) + header_bytes(delivery.headers)
         name, text, _ = parse_publish_address(self._context.cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)

@@ -25,7 +25,7 @@ from controller.leader.request_decoding import Malformed, read_request, read_req
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leader.topic_settings import described
 from controller.leadership.policy import safety
-from controller.leadership.policy.shard_load import message_cost
+from controller.leadership.policy.shard_load import MESSAGE_OVERHEAD_BYTES
 from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
@@ -118,7 +118,7 @@ class ShardLeader:
         self.state = state
         self.context = context
         self.arrived_cost = 0
-        """Sum of `message_cost` of the requests of this term; `DeviceIntake` counts the messages of devices."""
+        """See `Arrivals`: of the requests of this term. `DeviceIntake` counts the messages of devices."""
         self._serving = Serving()
         self.driver = StepDriver(context.turn_budget)
         autoscaler = Autoscaler(context, state, self._apply_entries)
@@ -267,7 +267,7 @@ class ShardLeader:
         sender = sender_of_request(topic)
         if not self._admit(sender, payload):
             return
-        self.arrived_cost += message_cost(len(payload))
+        self.arrived_cost += MESSAGE_OVERHEAD_BYTES + len(payload)
         self.driver.charge(len(payload) // BYTES_PER_COST)
         request = read_request(payload, sender, self.context.ledger_id)
         if isinstance(request, Malformed):

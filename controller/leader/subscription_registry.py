@@ -65,6 +65,7 @@ async def drained_as_counted(
     durable = asyncio.Event()
     commit.when_durable(chunk, durable.set)
     await durable.wait()
+    topic = state.topics_by_id[subscription.topic_id]
     answer = await source(
         DrainQuery(
             shard=state.shard,
@@ -72,7 +73,7 @@ async def drained_as_counted(
             seek_generation=subscription.seek_generation,
             segments=segments,
             at_least_chunk=chunk,
-            external=external_view(state.topics_by_id[subscription.topic_id]),
+            external=None if topic.external is None else external_view(topic, topic.external),
         )
     )
     if answer.watermark > commit.newest:

@@ -82,12 +82,6 @@ class ProducerTotals:
     committed_batches: int = 0
     commit_seconds: float = 0.0
 
-    def committed(self, size_bytes: int, seconds: float) -> None:
-        """Count a committed batch."""
-        self.committed_bytes += size_bytes
-        self.committed_batches += 1
-        self.commit_seconds += seconds
-
 
 @dataclass(slots=True)
 class ConsumerTotals:

@@ -2,15 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
-from headgate.client.request_attempts import body_of
+from headgate.client.request_attempts import Handlers, body_of
 from headgate.errors import (
     LedgerError,
     NoLeaderError,
@@ -32,7 +31,6 @@ from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
 
-HandlerT = TypeVar("HandlerT")
 STORE_RETRY_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10.0
 """Daemons that hear the description of another ledger repeat theirs, a few seconds later."""
@@ -46,30 +44,6 @@ SendQuestion = Callable[[DescribeLeader, Callable[[Reply], None]], int]
 T = TypeVar("T")
 AskLeader = Callable[[int, AnyRequestBody, float], Awaitable[Reply]]
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.2)
-
-
-class Handlers(Generic[HandlerT]):
-    """Handlers of one event. Adding and removing one costs the same however many there are.
-
-    One that is removed while they are called may still be called this time; one that is added then is not.
-    """
-
-    def __init__(self) -> None:
-        self._numbers = count()
-        self._handlers: dict[int, HandlerT] = {}
-
-    def add(self, handler: HandlerT) -> Callable[[], None]:
-        """Add ``handler``; return a function that removes it, and does nothing when called again."""
-        number = next(self._numbers)
-        self._handlers[number] = handler
-
-        def remove() -> None:
-            self._handlers.pop(number, None)
-
-        return remove
-
-    def __iter__(self) -> Iterator[HandlerT]:
-        return iter(list(self._handlers.values()))
 
 
 class ClusterWatch:

@@ -20,10 +20,10 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from headgate.backoff import BackoffSchedule
-from headgate.client.cluster_watch import ClusterWatch, Handlers, LeaderHandler, LeaderWatch, TopicPlaces
+from headgate.client.cluster_watch import ClusterWatch, LeaderHandler, LeaderWatch, TopicPlaces
 from headgate.client.decisions.leader_belief import CommandDeadline
 from headgate.client.decisions.session_batches import RETRY_BACKOFF
-from headgate.client.request_attempts import ReplyDispatch, ReplyHandler, RequestAttempts, RequestIds
+from headgate.client.request_attempts import Handlers, ReplyDispatch, ReplyHandler, RequestAttempts, RequestIds
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
 from headgate.model.layout import ShardMap
@@ -275,9 +275,10 @@ class Client:
         self.send(shard, request_id, None, body)
         return request_id
 
-    async def watch_head(self, shard: int, handler: Callable[[HeadAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
-        return await self._watch(codec.head_topic(self.cluster, shard), "head", _HEAD, handler)
+    async def watch_head(self, shard: int, handler: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``handler`` with the number of each announced chunk of ``shard``; returns a function that removes it."""
+        topic = codec.head_topic(self.cluster, shard)
+        return await self._watch(topic, "head", _HEAD, lambda announced: handler(announced.head))
 
     async def watch_chunks(self, shard: int, handler: Callable[[ChunkAnnouncement], None]) -> Callable[[], None]:
         """Likewise, with what is announced as a chunk of ``shard``. Raises TransportError: the broker refuses."""

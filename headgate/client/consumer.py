@@ -21,14 +21,8 @@ from headgate.client.consuming.consumer_context import ConsumerContext, Consumer
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.interceptors import Interceptor
-from headgate.client.membership import Holdings, Membership
-from headgate.client.processing.calls import (
-    OnGranted,
-    OnRevoked,
-    SegmentCallbacks,
-    refuse_own_caller,
-    stopped_by_sigterm,
-)
+from headgate.client.membership import Holdings, Membership, OnGranted, OnRevoked, SegmentCallbacks
+from headgate.client.processing.calls import refuse_own_caller, stopped_by_sigterm
 from headgate.client.processing.runner import TURN_RECORDS, Handler, Runner, RunOptions, RunReport
 from headgate.client.processing.schedule import BatchPolicy, LookAhead, RetryPolicy
 from headgate.errors import (

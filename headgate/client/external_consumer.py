@@ -31,7 +31,8 @@ from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
 from headgate.client.consuming.record_feed import RecordFeed, Spawn
 from headgate.client.consuming.record_queue import HeldSegment, Reader
 from headgate.client.decisions.held_segments import HeldKey
-from headgate.client.processing.calls import OnGranted, OnRevoked, stopped_by_sigterm
+from headgate.client.membership import OnGranted, OnRevoked
+from headgate.client.processing.calls import stopped_by_sigterm
 from headgate.client.processing.schedule import LastAction, RetryPolicy
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType

@@ -15,15 +15,16 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
 from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.record_feed import AnnouncedChunks, Spawn
 from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
-from headgate.client.processing.calls import SegmentCallbacks
+from headgate.client.processing.calls import Call, awaitable
 from headgate.client.processing.runner import Runner
 from headgate.errors import (
     AcknowledgementsNotStoredError,
@@ -36,8 +37,16 @@ from headgate.errors import (
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
-from headgate.model.layout import slice_of
-from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, HeartbeatReply, Push, Registered, Revocation
+from headgate.model.layout import SegmentSlice, slice_of
+from headgate.protocol.replies import (
+    AssignmentChanged,
+    ConsumerFenced,
+    Grant,
+    HeartbeatReply,
+    Push,
+    Registered,
+    Revocation,
+)
 from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
@@ -46,6 +55,12 @@ FIRST_HEARTBEAT_SECONDS: Final = 1.0
 """After the start. Its reply lets a consumer that is at the end follow, see `AnnouncedChunks`."""
 FORBIDDEN_SECONDS: Final = 30.0
 """Half the default grace period, during which the leader keeps the segments of a silent consumer."""
+OnGranted = Callable[[list[SegmentSlice]], object]
+"""(segments). A whole segment is its number, a part of one a `BucketRange`."""
+OnRevoked = Callable[[list[SegmentSlice], float], object]
+"""(segments, seconds left). 0.0: another consumer may read them already."""
+SHORTEST_SECONDS: Final = 5.0
+"""For `on_revoked`, however little time is left."""
 
 
 class Confirmations:
@@ -85,6 +100,63 @@ class Confirmations:
                 self._log.warning("segment.confirm_failed", segments=segments, reason=str(error))
             for each in revocations:
                 self._on_sent(each)
+
+
+class SegmentCallbacks:
+    """Tells the program which segments it holds: `on_granted` before their first record, `on_revoked` when they go.
+
+    1. Each slice that `on_granted` was called with is one that `on_revoked` is called with, once.
+    2. One call runs at a time, in the order of the leader's messages.
+    3. A callback that raises ends the consumer. An `on_revoked` that takes too long is cancelled, and logged.
+    """
+
+    def __init__(
+        self, on_granted: OnGranted | None, on_revoked: OnRevoked | None, spawn: Spawn, log: EventLogger
+    ) -> None:
+        self._on_granted = None if on_granted is None else awaitable(on_granted)
+        self._on_revoked = None if on_revoked is None else awaitable(on_revoked)
+        self._spawn = spawn
+        self._log = log
+        self._turn = asyncio.Lock()
+        self.caller: asyncio.Task[Any] | None = None
+        """The task that calls a callback now."""
+        self._announced: dict[HeldKey, SegmentSlice] = {}
+
+    def granted(self, grants: Iterable[Grant]) -> asyncio.Task[None] | None:
+        """Call `on_granted`; return the task that ends when reading may begin. None: now."""
+        slices = {
+            (each.segment, each.generation): slice_of(each.segment, each.first_bucket, each.end_bucket)
+            for each in grants
+        }
+        self._announced |= slices
+        if not slices or self._on_granted is None:
+            return None
+        return self._spawn(self._call(self._on_granted, list(slices.values())), "on-granted")
+
+    def revoked(self, keys: Iterable[HeldKey], seconds_left: float) -> asyncio.Task[None] | None:
+        """Call `on_revoked`; return the task of the call. None: there is nothing to tell."""
+        slices = [self._announced.pop(key) for key in keys if key in self._announced]
+        return self._spawn(self._revoke(slices, seconds_left), "on-revoked") if slices and self._on_revoked else None
+
+    async def _revoke(self, slices: list[SegmentSlice], seconds_left: float) -> None:
+        assert self._on_revoked is not None, "only called if there is one"
+        try:
+            async with asyncio.timeout(max(seconds_left, SHORTEST_SECONDS)) as limit:
+                await self._call(self._on_revoked, slices, max(seconds_left, 0.0))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._log.warning("segment.callback_late", segments=str(slices))
+
+    async def _call(self, callback: Call, *args: object) -> None:
+        async with self._turn:
+            self.caller = asyncio.current_task()
+            try:
+                await callback(*args)
+            except SystemExit as error:  # it would end the event loop before the consumer
+                raise HeadgateError(f"{callback!r} raised {error!r}") from error
+            finally:
+                self.caller = None
 
 
 class Holdings:
@@ -224,6 +296,7 @@ class Membership:
         self._feed = context.feed
         self._holdings = holdings
         self._deliveries = deliveries
+        self._chunks = AnnouncedChunks(context.client, context.feed, context.log)
         self._tasks = context.tasks
         self._log = context.log
         self._open_feed = open_feed
@@ -245,7 +318,7 @@ class Membership:
         key = self.requests.push_key
         client.replies.expect_pushes(key, self._on_push)
         self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))
-        self._cleanup_callbacks.append(await client.watch_head(shard, lambda head: self._feed.head.advance(head.head)))
+        self._cleanup_callbacks.append(await client.watch_head(shard, self._feed.head.advance))
         await self.register(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._cleanup_callbacks.append(client.on_leader(shard, lambda _: self._registration_needed.set()))
         # The leader says whether the segment was pruned before its end.
@@ -258,7 +331,7 @@ class Membership:
             remove()
         self._cleanup_callbacks.clear()
         self._feed.queue.lease.close()
-        self._deliveries.chunks.close()
+        self._chunks.close()
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
@@ -303,13 +376,13 @@ class Membership:
             asks_unread=asks_unread,
             problem=self._deliveries.sender.problem,
             ready=asked != self._asked_before if handling is None else handling.schedule.is_free,
-            follows=self._deliveries.chunks.follows,
+            follows=self._chunks.follows,
         )
         self._asked_before = asked
         self._feed.queue.lease.extend(asked_at)
         self._feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
-        await self._deliveries.chunks.heard(self._shard, alive)
+        await self._chunks.heard(self._shard, alive)
         return alive
 
     async def _maintain_registration(self) -> None:
@@ -320,7 +393,7 @@ class Membership:
                     await self._registration_needed.wait()
             registers = self._registration_needed.is_set()
             self._registration_needed.clear()
-            followed = self._deliveries.chunks.follows
+            followed = self._chunks.follows
             try:
                 await (self.register() if registers else self.heartbeat())
                 self._forbidden_since = None
@@ -342,7 +415,7 @@ class Membership:
                 registers = not self._feed.may_deliver
             if registers:
                 self._registration_needed.set()
-            pause_seconds = 0.0 if self._deliveries.chunks.follows > followed else self._interval_seconds
+            pause_seconds = 0.0 if self._chunks.follows > followed else self._interval_seconds
 
     async def _tolerate(self, forbidden: RequestRejectedError) -> None:
         """Rule 4: raise ``forbidden`` if the right has been missing for too long, else pause."""

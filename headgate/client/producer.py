@@ -518,11 +518,14 @@ class Producer:
     def _on_outcome(
         self, shard: int, opened_at: float, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int
     ) -> None:
-        self._totals.records[outcome] += records
+        totals = self._totals
+        totals.records[outcome] += records
         if outcome is Outcome.INVALID:
             self._forget_place(batch.topic)
         if outcome is Outcome.COMMITTED:
-            self._totals.committed(released_bytes, asyncio.get_running_loop().time() - opened_at)
+            totals.committed_bytes += released_bytes
+            totals.committed_batches += 1
+            totals.commit_seconds += asyncio.get_running_loop().time() - opened_at
         if batch.outcome is not None:
             self._pending.discard(batch)
         if released_bytes:

@@ -1,4 +1,4 @@
-"""The attempts at one request: which replies count, and how long to wait for one.
+"""Who waits for what arrives, and the attempts at one request: which replies count, and how long to wait for one.
 
 A leader that has more to do than it can answers late. If only the newest repetition counted, late replies would be
 useless, repetitions would add to the load, and the leader would never catch up.
@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from typing import Final, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from headgate.protocol.codec import LeaderAnnouncement, PartCollector
 from headgate.protocol.replies import AnyReply, MessagePart, Push, Rejected, Reply, ReplyBody
 
 BodyT = TypeVar("BodyT", bound=ReplyBody)
+HandlerT = TypeVar("HandlerT")
 
 ReplyHandler = Callable[[Reply], None]
 PushHandler = Callable[[Push], None]
@@ -31,6 +32,30 @@ ConsumerKey = tuple[str, str, str]
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
 MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
+
+
+class Handlers(Generic[HandlerT]):
+    """Handlers of one event. Adding and removing one costs the same however many there are.
+
+    One that is removed while they are called may still be called this time; one that is added then is not.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._handlers: dict[int, HandlerT] = {}
+
+    def add(self, handler: HandlerT) -> Callable[[], None]:
+        """Add ``handler``; return a function that removes it, and does nothing when called again."""
+        number = next(self._numbers)
+        self._handlers[number] = handler
+
+        def remove() -> None:
+            self._handlers.pop(number, None)
+
+        return remove
+
+    def __iter__(self) -> Iterator[HandlerT]:
+        return iter(list(self._handlers.values()))
 
 
 class ReplyDispatch:

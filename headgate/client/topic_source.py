@@ -126,7 +126,7 @@ async def open_topic_source(
     async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
         source = await topic_source(admin, topic, timeout_seconds=timeout_seconds)
         shard, head = source.description.shard, source.head
-        remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
+        remove = await client.watch_head(shard, head.advance)
         try:
             yield source
         finally:

@@ -28,7 +28,8 @@ from headgate.client.consumer import DEFAULT_LOOK_AHEAD, DEFAULT_RETRY
 from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
-from headgate.client.processing.calls import OnGranted, OnRevoked, refuse_own_caller
+from headgate.client.membership import OnGranted, OnRevoked
+from headgate.client.processing.calls import refuse_own_caller
 from headgate.client.processing.runner import Runner, RunOptions, RunReport
 from headgate.client.processing.schedule import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.source_listing import ExternalLayout
@@ -122,8 +123,8 @@ class _Shards:
     def fail(self, _record: ConsumedRecord, _delay_seconds: float, _reason: str, /) -> None:
         raise AssertionError("refused by `run`")
 
-    async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-        return records
+    async def begin(self, _: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        raise AssertionError("only a QUEUE begins deliveries")
 
     async def records(self) -> AsyncIterator[tuple[ConsumedRecord]]:
         while True:

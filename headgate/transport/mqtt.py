@@ -48,8 +48,8 @@ from headgate.transport.mqtt_connection import (
     loss_reason,
     refuses_version,
 )
-from headgate.transport.mqtt_packets import ArrivedMessage
-from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
+from headgate.transport.mqtt_packets import ArrivedMessage, max_payload_bytes
+from headgate.transport.port import MAX_PAYLOAD_BYTES, BrokerProperties, MessageHandler
 
 TAKEN_OVER_AFTER_LOSSES: Final = 3
 """Early losses in a row that are reported as a client id used twice. A restart of the broker causes one."""
@@ -180,7 +180,8 @@ class MqttTransport:
             await self._confirmed(client, self._request_unsubscription(client, [topic_filter]))
 
     def max_payload_bytes(self, topic: str) -> int:
-        return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
+        limit = None if self.broker is None else self.broker.maximum_packet_bytes
+        return MAX_PAYLOAD_BYTES if limit is None else max_payload_bytes(topic, limit)
 
     def publish(
         self, topic: str, payload: bytes, *, retain: bool = False, qos: int = 0, correlation_data: bytes | None = None

@@ -12,8 +12,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from headgate.model.headers import Headers
+from headgate.transport.port import MAX_PAYLOAD_BYTES
 
 CONTENT_TYPE: Final = "content-type"
+HEADER_BYTES: Final = 16
+"""At least what a packet has besides its topic and payload, without properties of MQTT 5."""
 MESSAGE_BYTES: Final = 1024
 """What a message costs besides its payload, in memory."""
 
@@ -34,6 +37,11 @@ class ArrivedMessage:
     """Its content type, as ``content-type``, and its user properties in their order (MQTT 5)."""
     acknowledge: Callable[[], None] = lambda: None
     """Acknowledges it to the broker, on the connection that it arrived on or not at all, once; nothing at QoS 0."""
+
+
+def max_payload_bytes(topic: str, max_packet_bytes: int) -> int:
+    """Return the largest payload to ``topic`` at a broker that accepts packets of ``max_packet_bytes``."""
+    return max(0, min(MAX_PAYLOAD_BYTES, max_packet_bytes - HEADER_BYTES - len(topic.encode())))
 
 
 def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> ArrivedMessage:

@@ -10,8 +10,6 @@ from typing import Final, Protocol, Self
 
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """A larger message is never sent: a broker with a lower limit closes the connection, again at each attempt."""
-HEADER_BYTES: Final = 16
-"""At least what a packet has besides its topic and payload, without properties of MQTT 5."""
 LARGEST_PACKET_BYTES: Final = MAX_PAYLOAD_BYTES + 1024
 """The largest packet of headgate, with its topic and header."""
 
@@ -98,10 +96,3 @@ class Transport(Protocol):
 
     async def __aexit__(self, *_: object) -> None:
         """Disconnect and close."""
-
-
-def max_payload_bytes(topic: str, max_packet_bytes: int | None) -> int:
-    """Return the largest payload to ``topic`` at a broker that accepts packets of ``max_packet_bytes``; None: any."""
-    if max_packet_bytes is None:
-        return MAX_PAYLOAD_BYTES
-    return max(0, min(MAX_PAYLOAD_BYTES, max_packet_bytes - HEADER_BYTES - len(topic.encode())))

@@ -7,7 +7,9 @@ For each acknowledgement, the first matching rule applies:
 3. The consumer must hold the segment at this generation. A revoked holder holds it until it is
    released. The holder of a bucket range acknowledges for its buckets only.
 4. The end offset must not lie beyond the last record: the segment would count as drained before the
-   rest is written. (External topics: shard.subscriptions.positions.)
+   rest is written. The source of an external topic writes, so there an active segment may be acknowledged to any
+   offset, a sealed one to its end. With opaque positions, position 1 means "read to its end". It may come before the
+   seal is imported: a reader sees the final end first.
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
 6. QUEUE acknowledges the present delivery of a record. An earlier one has ended: the record is delivered again.
@@ -30,11 +32,17 @@ from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.subscriptions.deliveries import record_limit
 from shard.subscriptions.parking import ParkedInBatch
-from shard.subscriptions.positions import acknowledgeable_end
 from shard.subscriptions.registration import Claims, consumer_error
 
 MAX_RANGES: Final = 400_000
 MAX_RANGES_PER_SEGMENT: Final = 10_000
+
+
+def acknowledgeable_end(topic: TopicView, segment: int) -> int | None:
+    """Return the highest end offset that may be acknowledged in ``segment`` (rule 4); None: no limit."""
+    if topic.external is None:
+        return topic.tails[segment].next_offset
+    return topic.external.max_end_offset(topic.layout.segments[segment])
 
 
 class RangeLimit:

@@ -6,11 +6,7 @@ An external topic, whose records are stored elsewhere, differs:
    would wait for chunks that never arrive; one that declares it for a stored topic would skip
    records.
 2. A subscription starts at the earliest record: only the source knows where an active segment ends.
-3. With offset positions, an active segment may be acknowledged to any offset, a sealed one to its
-   end.
-4. With opaque positions, position 1 means "read to its end". It may come before the seal is
-   imported: a reader sees the final end first.
-5. A seek goes to the beginning or to a known position, never to the latest, and discards the
+3. A seek goes to the beginning or to a known position, never to the latest, and discards the
    checkpoints of its segments.
 """
 
@@ -183,15 +179,8 @@ def start_error(topic: TopicView, start: Start) -> str | None:
     return f"topic {topic.name!r} is external: start at 'earliest', because only its source knows its current end"
 
 
-def acknowledgeable_end(topic: TopicView, segment: int) -> int | None:
-    """Return the highest end offset that may be acknowledged in ``segment`` (rules 3, 4); None: no limit."""
-    if topic.external is None:
-        return topic.tails[segment].next_offset
-    return topic.external.max_end_offset(topic.layout.segments[segment])
-
-
 def seekable_ends(subscription: Subscription, topic: TopicView) -> dict[int, int]:
-    """Return segment → the highest offset that a seek may name (rule 5)."""
+    """Return segment → the highest offset that a seek may name (rule 3)."""
     external = topic.external is not None
     return {
         segment: max(tail.next_offset, subscription.position(segment)) if external else tail.next_offset

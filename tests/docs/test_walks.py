@@ -19,6 +19,7 @@ import pytest
 
 from controller.settings.sections import SpreadSettings
 from headgate.client.admin import Admin
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.producer import Producer
 from tests.support.source_folders import ROOT
 from tests.support.waiting import until
@@ -76,15 +77,16 @@ async def test_a_shard_from_one_daemon_to_another() -> None:
 
 
 async def test_a_record_from_send_to_the_consumer() -> None:
-    handled: list[bytes] = []
+    handled: asyncio.Queue[ConsumedRecord] = asyncio.Queue()
     async with orders(segments=1) as (world, _), reader(world) as consumer:
-        task = asyncio.create_task(consumer.run(lambda record: handled.append(record.value)))
+        task = asyncio.create_task(consumer.run(handled.put))  # A function in a thread would let the loop's time pass.
         async with Producer(client(world, "producer")) as producer:
-            await (await producer.send("orders", b"key", b"first"))
-            await until(lambda: len(handled) == 1)
+            for seconds in (2, 0.2):  # Then both are at work, and nothing that is no step is due by the clock.
+                await (await producer.send("orders", b"key", b"earlier"))
+                await asyncio.sleep(seconds)
             with running() as run:
-                await (await producer.send("orders", b"key", b"second"))
-                await until(lambda: len(handled) == 2)
+                await (await producer.send("orders", b"key", b"last"))
+                await until(lambda: handled.qsize() == 3)
         consumer.stop()
         await task
     check("A record, from", run)

@@ -231,7 +231,7 @@ BUGS = (
     Bug("A consumer delivers after its lease.", "headgate.client.consuming.record_queue:DeliveryLease.begin",
         lambda right, self, asked_at, _: right(self, asked_at, 1e9), "lasting"),
     Bug("An acknowledgement of a former holder counts.", "shard.subscriptions.registration:Claims.held", _claiming_what_others_hold),
-    Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.positions:acknowledgeable_end", always(None)),
+    Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.acknowledgements:acknowledgeable_end", always(None)),
     Bug("A seek does not move the descendants of a segment.", "shard.subscriptions.positions:seek_positions", with_arguments(gated=False)),
     Bug("A seek to a time begins a minute too late.", "headgate.reading.topic_files:positions_at",
         lambda right, ledger, topic, timestamp_ms: right(ledger, topic, timestamp_ms + 60_000), "seek"),

@@ -35,18 +35,13 @@ Loads = Mapping[int, int]
 """Shard → load in bytes per second."""
 
 
-def message_cost(size_bytes: int) -> int:
-    """Return what a message adds to the load of its shard, in bytes."""
-    return MESSAGE_OVERHEAD_BYTES + size_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """What the leader of a shard has received since its term began."""
 
     leader_epoch: int
     cost: int
-    """Sum of `message_cost`."""
+    """Bytes of the messages, with `MESSAGE_OVERHEAD_BYTES` for each."""
 
 
 @dataclass(slots=True)

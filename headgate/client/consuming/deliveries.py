@@ -15,17 +15,14 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from headgate.client.connection import Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import Parking
-from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.consuming.record_queue import HeldSegment
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import (
@@ -34,12 +31,9 @@ from headgate.errors import (
     OtherHistoryError,
     RequestRejectedError,
     StoreUnavailableError,
-    TransportError,
 )
-from headgate.log.event_log import EventLogger
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.layout import key_bucket
-from headgate.protocol.codec import ChunkAnnouncement
 from headgate.protocol.replies import DeliveriesBegun, HeartbeatReply, Redelivery
 from headgate.protocol.request_fields import MAX_BEGUN_RECORDS, failure_text
 from headgate.protocol.requests import Acknowledgement, BegunRecord, NegativeAcknowledgement
@@ -48,55 +42,6 @@ RETRY_SECONDS: Final = 1.0
 """Before a delivery that could not begin is tried again."""
 SWEEPS: Final = 20
 """A time-out is noticed within this part of itself, and within a second."""
-
-
-class AnnouncedChunks:
-    """Takes the small chunks that a leader publishes, instead of reading them from the store.
-
-    1. Only a consumer that has read to the end of its shard follows; it says so in its heartbeats.
-    2. A chunk counts if it is authenticated with the key that the leader of its term has stated in a reply. One of
-       another term is passed over: its key is not known, or no longer.
-    3. Nothing depends on it. What was not announced, or is lost, is read from the store.
-    """
-
-    def __init__(self, client: Client, feed: RecordFeed, log: EventLogger) -> None:
-        self.follows = False
-        """Whether the leader is to announce chunks to this consumer."""
-        self._client = client
-        self._feed = feed
-        self._log = log
-        self._key = 0
-        self._term_id = 0
-        self._reported = False
-        self._asked = False
-        self._receives = False
-        self._remove: Callable[[], None] = lambda: None
-
-    async def heard(self, shard: int, alive: HeartbeatReply) -> None:
-        """Decide by a leader's reply whether to follow from now on."""
-        self._key, self._term_id = alive.chunk_key, alive.term_id
-        near = self._feed.is_near(alive.head)
-        if near and not self._asked:
-            self._asked = True
-            try:
-                self._remove = await self._client.watch_chunks(shard, self._received)
-                self._receives = True
-            except TransportError as error:
-                self._log.warning("announcements.refused", shard=shard, reason=str(error))
-        self.follows = near and self._receives
-
-    def close(self) -> None:
-        self._remove()
-        self._asked = self._receives = self.follows = False
-
-    def _received(self, announced: ChunkAnnouncement) -> None:
-        if not self._key or announced.term_id != self._term_id:
-            return
-        if announced.is_authentic(self._key):
-            self._feed.offer(announced.number, announced.object)
-        elif not self._reported:
-            self._reported = True
-            self._log.warning("chunk.not_authentic", shard=announced.shard, chunk=announced.number)
 
 
 class Deliveries:
@@ -108,7 +53,6 @@ class Deliveries:
         self.returned: deque[ConsumedRecord] = deque()
         """Records that were taken from the feed and are handed over next."""
         self.feed = context.feed
-        self.chunks = AnnouncedChunks(context.client, context.feed, context.log)
         self._acknowledger = context.acknowledger
         self._requests = context.requests
         self._tasks = context.tasks

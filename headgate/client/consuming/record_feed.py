@@ -12,14 +12,17 @@ from itertools import repeat
 from typing import Any, Final
 
 from headgate.client.client_metrics import ConsumerTotals
+from headgate.client.connection import Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.record_queue import QUEUE_RECORDS, HeldSegment, ParkedKey, Reader, RecordQueue
 from headgate.client.decisions.held_segments import HeldKey
-from headgate.errors import StoreUnavailableError
+from headgate.errors import StoreUnavailableError, TransportError
 from headgate.ledger.ledger import Ledger
+from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
-from headgate.protocol.replies import Grant, Redelivery
+from headgate.protocol.codec import ChunkAnnouncement
+from headgate.protocol.replies import Grant, HeartbeatReply, Redelivery
 from headgate.reading.segment_reader import CompactedRecords, SegmentReader
 from headgate.reading.stored_rows import Rows
 from headgate.reading.tail import NEAR, ChunkCache, Head
@@ -94,7 +97,8 @@ class RecordFeed:
         self.positions[SegmentId(grant.segment)] = start
         self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
-        self.on_failed(holding, grant.failed)
+        if grant.failed:
+            self.on_failed(holding, grant.failed)
         holding.read_task = self._spawn(self._read(holding, after), f"read-{grant.segment}")
         return holding
 
@@ -372,3 +376,52 @@ class RecordFeed:
     def unhandled(self) -> list[tuple[int, int, int | None]]:
         """What a heartbeat says of external segments, see `Heartbeat`."""
         return []
+
+
+class AnnouncedChunks:
+    """Takes the small chunks that a leader publishes, instead of reading them from the store.
+
+    1. Only a consumer that has read to the end of its shard follows; it says so in its heartbeats.
+    2. A chunk counts if it is authenticated with the key that the leader of its term has stated in a reply. One of
+       another term is passed over: its key is not known, or no longer.
+    3. Nothing depends on it. What was not announced, or is lost, is read from the store.
+    """
+
+    def __init__(self, client: Client, feed: RecordFeed, log: EventLogger) -> None:
+        self.follows = False
+        """Whether the leader is to announce chunks to this consumer."""
+        self._client = client
+        self._feed = feed
+        self._log = log
+        self._key = 0
+        self._term_id = 0
+        self._reported = False
+        self._asked = False
+        self._receives = False
+        self._remove: Callable[[], None] = lambda: None
+
+    async def heard(self, shard: int, alive: HeartbeatReply) -> None:
+        """Decide by a leader's reply whether to follow from now on."""
+        self._key, self._term_id = alive.chunk_key, alive.term_id
+        near = self._feed.is_near(alive.head)
+        if near and not self._asked:
+            self._asked = True
+            try:
+                self._remove = await self._client.watch_chunks(shard, self._received)
+                self._receives = True
+            except TransportError as error:
+                self._log.warning("announcements.refused", shard=shard, reason=str(error))
+        self.follows = near and self._receives
+
+    def close(self) -> None:
+        self._remove()
+        self._asked = self._receives = self.follows = False
+
+    def _received(self, announced: ChunkAnnouncement) -> None:
+        if not self._key or announced.term_id != self._term_id:
+            return
+        if announced.is_authentic(self._key):
+            self._feed.offer(announced.number, announced.object)
+        elif not self._reported:
+            self._reported = True
+            self._log.warning("chunk.not_authentic", shard=announced.shard, chunk=announced.number)

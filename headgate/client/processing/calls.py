@@ -1,4 +1,4 @@
-"""Call functions of the program: handlers in tasks, callbacks of segments, and what SIGTERM stops.
+"""Call functions of the program, in threads if need be, and refuse what would wait for itself. What SIGTERM stops.
 
 A function that is no coroutine function runs in a thread. A thread cannot be cancelled: what runs there runs to its
 end, and its result is ignored once nothing waits for it.
@@ -12,35 +12,17 @@ import contextlib
 import inspect
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from headgate.client.cluster_watch import Handlers
-from headgate.client.consuming.record_feed import Spawn
-from headgate.client.decisions.held_segments import HeldKey
+from headgate.client.request_attempts import Handlers
 from headgate.errors import ConfigError, HeadgateError
-from headgate.log.event_log import EventLogger
-from headgate.model.layout import SegmentSlice, slice_of
-from headgate.process.background import end_tasks
-from headgate.protocol.replies import Grant
 
 Call = Callable[..., Awaitable[object]]
-OnGranted = Callable[[list[SegmentSlice]], object]
-"""(segments). A whole segment is its number, a part of one a `BucketRange`."""
-OnRevoked = Callable[[list[SegmentSlice], float], object]
-"""(segments, seconds left). 0.0: another consumer may read them already."""
-SHORTEST_SECONDS: Final = 5.0
-"""For `on_revoked`, however little time is left."""
-TURN_SECONDS: Final = 0.01
-STARTING: Final = 4
-"""Most workers that are about to begin."""
-CANCEL_SECONDS: Final = 5.0
-"""For a handler that was cancelled to end."""
-Work = Callable[[], Coroutine[Any, Any, None]]
 _stops: Final[Handlers[Callable[[], object]]] = Handlers()
 
 
@@ -99,116 +81,6 @@ def awaitable(function: Callable[..., Any], executor: Executor | None = None) ->
         return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     return in_thread
-
-
-class SegmentCallbacks:
-    """Tells the program which segments it holds: `on_granted` before their first record, `on_revoked` when they go.
-
-    1. Each slice that `on_granted` was called with is one that `on_revoked` is called with, once.
-    2. One call runs at a time, in the order of the leader's messages.
-    3. A callback that raises ends the consumer. An `on_revoked` that takes too long is cancelled, and logged.
-    """
-
-    def __init__(
-        self, on_granted: OnGranted | None, on_revoked: OnRevoked | None, spawn: Spawn, log: EventLogger
-    ) -> None:
-        self._on_granted = None if on_granted is None else awaitable(on_granted)
-        self._on_revoked = None if on_revoked is None else awaitable(on_revoked)
-        self._spawn = spawn
-        self._log = log
-        self._turn = asyncio.Lock()
-        self.caller: asyncio.Task[Any] | None = None
-        """The task that calls a callback now."""
-        self._announced: dict[HeldKey, SegmentSlice] = {}
-
-    def granted(self, grants: Iterable[Grant]) -> asyncio.Task[None] | None:
-        """Call `on_granted`; return the task that ends when reading may begin. None: now."""
-        slices = {
-            (each.segment, each.generation): slice_of(each.segment, each.first_bucket, each.end_bucket)
-            for each in grants
-        }
-        self._announced |= slices
-        if not slices or self._on_granted is None:
-            return None
-        return self._spawn(self._call(self._on_granted, list(slices.values())), "on-granted")
-
-    def revoked(self, keys: Iterable[HeldKey], seconds_left: float) -> asyncio.Task[None] | None:
-        """Call `on_revoked`; return the task of the call. None: there is nothing to tell."""
-        slices = [self._announced.pop(key) for key in keys if key in self._announced]
-        return self._spawn(self._revoke(slices, seconds_left), "on-revoked") if slices and self._on_revoked else None
-
-    async def _revoke(self, slices: list[SegmentSlice], seconds_left: float) -> None:
-        assert self._on_revoked is not None, "only called if there is one"
-        try:
-            async with asyncio.timeout(max(seconds_left, SHORTEST_SECONDS)) as limit:
-                await self._call(self._on_revoked, slices, max(seconds_left, 0.0))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            self._log.warning("segment.callback_late", segments=str(slices))
-
-    async def _call(self, callback: Call, *args: object) -> None:
-        async with self._turn:
-            self.caller = asyncio.current_task()
-            try:
-                await callback(*args)
-            except SystemExit as error:  # it would end the event loop before the consumer
-                raise HeadgateError(f"{callback!r} raised {error!r}") from error
-            finally:
-                self.caller = None
-
-
-class Workers:
-    """The tasks of one run, which call its handler.
-
-    1. A worker that begins lets the next one begin before it calls the handler. So calls that wait have a worker each,
-       and those that never wait share one.
-    2. Workers that never wait let the loop do other work, once it could not for `TURN_SECONDS`.
-    """
-
-    def __init__(self, work: Work, fail: Callable[[BaseException], None]) -> None:
-        """``work`` is what a worker does. ``fail`` gets the error of a task that has failed."""
-        self._work = work
-        self._fail = fail
-        self.tasks: set[asyncio.Task[None]] = set()
-        self._starting = 0
-        self._turn_began_at: float | None = None
-        """Loop time of the first question of this turn of the loop."""
-
-    def start(self) -> None:
-        """Start a worker, unless enough are about to begin."""
-        if self._starting < STARTING:
-            self._starting += 1
-            self.spawn(self._begin())
-
-    async def _begin(self) -> None:
-        self._starting -= 1
-        await self._work()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def should_pause(self, now: float) -> bool:
-        """Rule 2. The first question of each turn of the loop begins its time."""
-        if self._turn_began_at is not None:
-            return now > self._turn_began_at + TURN_SECONDS
-        self._turn_began_at = now
-        asyncio.get_running_loop().call_soon(self._end_turn)
-        return False
-
-    def _end_turn(self) -> None:
-        self._turn_began_at = None
-
-    async def cancel(self) -> None:
-        await end_tasks(*self.tasks, seconds=CANCEL_SECONDS)
 
 
 @contextmanager

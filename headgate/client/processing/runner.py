@@ -6,27 +6,34 @@ have handled is acknowledged. A second cancellation cancels the calls at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.interceptors import Handle, chained
-from headgate.client.processing.calls import Workers, awaitable
+from headgate.client.processing.calls import awaitable
 from headgate.client.processing.schedule import SINGLE, Batch, BatchPolicy, LastAction, LookAhead, RetryPolicy, Schedule
 from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
+from headgate.process.background import end_tasks
 from headgate.settings.arguments import require_count, require_seconds, require_type
 
 Handler = Callable[[ConsumedRecord], object] | Callable[[list[ConsumedRecord]], object]
 """The program's function; with batches it gets a list."""
 TURN_RECORDS: Final = 32
 """Most records to take before handlers that have ended continue."""
+TURN_SECONDS: Final = 0.01
+STARTING: Final = 4
+"""Most workers that are about to begin."""
+CANCEL_SECONDS: Final = 5.0
+"""For a handler that was cancelled to end."""
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Feed(Protocol):
@@ -51,7 +58,9 @@ class Intake(Protocol):
     def feed(self) -> Feed: ...
     @property
     def parking(self) -> Parking: ...
-    async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]: ...
+    async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        """QUEUE: return those of ``records`` whose delivery the leader has stored as begun."""
+
     def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str, /) -> None: ...
 
 
@@ -85,6 +94,59 @@ class RunReport:
     """QUEUE: acknowledged negatively, once for each delivery that failed."""
     unhandled: int = 0
     """Taken and not handled when the run ended: they are delivered again."""
+
+
+class Workers:
+    """The tasks of one run, which call its handler.
+
+    1. A worker that begins lets the next one begin before it calls the handler. So calls that wait have a worker each,
+       and those that never wait share one.
+    2. Workers that never wait let the loop do other work, once it could not for `TURN_SECONDS`.
+    """
+
+    def __init__(self, work: Work, fail: Callable[[BaseException], None]) -> None:
+        """``work`` is what a worker does. ``fail`` gets the error of a task that has failed."""
+        self._work = work
+        self._fail = fail
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._turn_began_at: float | None = None
+        """Loop time of the first question of this turn of the loop."""
+
+    def start(self) -> None:
+        """Start a worker, unless enough are about to begin."""
+        if self._starting < STARTING:
+            self._starting += 1
+            self.spawn(self._begin())
+
+    async def _begin(self) -> None:
+        self._starting -= 1
+        await self._work()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def should_pause(self, now: float) -> bool:
+        """Rule 2. The first question of each turn of the loop begins its time."""
+        if self._turn_began_at is not None:
+            return now > self._turn_began_at + TURN_SECONDS
+        self._turn_began_at = now
+        asyncio.get_running_loop().call_soon(self._end_turn)
+        return False
+
+    def _end_turn(self) -> None:
+        self._turn_began_at = None
+
+    async def cancel(self) -> None:
+        await end_tasks(*self.tasks, seconds=CANCEL_SECONDS)
 
 
 class Runner:
@@ -210,7 +272,7 @@ class Runner:
         self.start()
         while batch is not None and not self._ended:
             try:
-                begun = await self._deliveries.begin(batch.records)
+                begun = batch.records if schedule.cumulative else await self._deliveries.begin(batch.records)
                 batch.begin(begun)
                 if begun:
                     began_at = clock()

@@ -183,7 +183,7 @@ class Schedule:
         self._concurrency = concurrency
         self._batch = batch
         self._look_ahead = look_ahead
-        self._cumulative = cumulative
+        self.cumulative = cumulative
         self.running = 0
         """Calls of the handler."""
         self._held = 1
@@ -217,7 +217,7 @@ class Schedule:
         size_bytes = len(key_bytes) + len(record.value)
         if headers:
             size_bytes += sum(map(len, chain.from_iterable(headers)))
-        passes = self._cumulative and not record.parked_number
+        passes = self.cumulative and not record.parked_number
         work = Work(next(self._numbers), now, record, holding, key, size_bytes, passes)
         holding.ahead_records += 1
         holding.unhandled_bytes += size_bytes
@@ -354,7 +354,7 @@ class Schedule:
     def revoke(self, key: HeldKey) -> list[ConsumedRecord]:
         """Return the records that are given back (rule 6): they count as not added."""
         holding = self._holdings.get(key)
-        return [] if holding is None else self._take_back(holding, holding.last_begun if self._cumulative else -1)
+        return [] if holding is None else self._take_back(holding, holding.last_begun if self.cumulative else -1)
 
     def end(self, key: HeldKey) -> None:
         """End a holding (rule 7)."""

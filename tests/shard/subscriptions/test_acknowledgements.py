@@ -6,8 +6,9 @@ from headgate.model import entries as e
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.consumers import Holdings
-from shard.subscriptions.acknowledgements import judge
+from shard.subscriptions.acknowledgements import acknowledgeable_end, judge
 from tests.coordinator.conftest import Lead
+from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
@@ -91,6 +92,13 @@ async def test_rule_3_a_revoked_holder_may_still_acknowledge(harness: Coordinato
 async def test_rule_4_an_end_beyond_the_last_record_is_rejected(harness: CoordinatorHarness) -> None:
     assert "ends at 5" in harness.acknowledge("ada", 0, 6)
     assert 0 == harness.subscription.position(0)
+
+
+@pytest.mark.parametrize(("positions", "ends"), [("offsets", [1, None]), ("opaque", [1, 1])])
+def test_rule_4_the_end_of_a_segment_at_an_external_source(positions: e.Positions, ends: list[int | None]) -> None:
+    sealed = e.ImportedSegment(segment=0, label="a", end_offset=1)
+    topic = imported_topic(sealed, e.ImportedSegment(segment=1, label="b", parents=[0]), positions=positions)
+    assert ends == [acknowledgeable_end(topic, segment) for segment in (0, 1)]
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)

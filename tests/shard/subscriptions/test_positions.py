@@ -15,7 +15,6 @@ from shard.state.topic import MAX_PRUNED_ENDS, SegmentTail, Topic
 from shard.subscriptions.gate import compute_gate, drained_without_count
 from shard.subscriptions.positions import (
     SeekTarget,
-    acknowledgeable_end,
     external_grant,
     own_positions_error,
     registration_error,
@@ -324,7 +323,7 @@ def test_rules_1_and_2_which_registrations_are_allowed(kind, request_fields, cre
     assert expected is None or expected in reason
 
 
-def test_rule_5_a_seek_goes_at_most_to_the_highest_position_known() -> None:
+def test_rule_3_a_seek_goes_at_most_to_the_highest_position_known() -> None:
     """The source may have more, but nothing here knows where a position beyond it leads."""
     imported = external_topic("offsets")
     subscription = Subscription(imported.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
@@ -333,12 +332,6 @@ def test_rule_5_a_seek_goes_at_most_to_the_highest_position_known() -> None:
 
     assert before[1] == imported.tails[1].next_offset == 0
     assert seekable_ends(subscription, imported) == {**before, 1: 7}
-
-
-def test_rules_3_and_4_the_highest_acknowledgeable_offset() -> None:
-    assert [10, None] == [acknowledgeable_end(external_topic("offsets"), segment) for segment in (0, 1)]
-    assert [1, 1] == [acknowledgeable_end(external_topic("opaque"), segment) for segment in (0, 1)]
-    assert 0 == acknowledgeable_end(stored(), 0)
 
 
 @pytest.mark.parametrize(

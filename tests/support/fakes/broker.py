@@ -29,7 +29,8 @@ from typing import Self
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.matcher import MQTTMatcher
 
-from headgate.transport.port import MessageHandler, max_payload_bytes
+from headgate.transport.mqtt_packets import max_payload_bytes
+from headgate.transport.port import MAX_PAYLOAD_BYTES, MessageHandler
 
 
 @dataclass(slots=True)
@@ -331,7 +332,8 @@ class FakeTransport:
         await self._confirmed(lambda link: link.remove_filter(topic_filter))
 
     def max_payload_bytes(self, topic: str) -> int:
-        return max_payload_bytes(topic, self._broker.max_packet_bytes if self._broker.mqtt5 else None)
+        limit = self._broker.max_packet_bytes if self._broker.mqtt5 else None
+        return MAX_PAYLOAD_BYTES if limit is None else max_payload_bytes(topic, limit)
 
     def publish(
         self, topic: str, payload: bytes, *, retain: bool = False, qos: int = 0, correlation_data: bytes | None = None

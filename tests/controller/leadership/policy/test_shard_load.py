@@ -2,10 +2,9 @@
 
 import pytest
 
-from controller.leadership.policy.shard_load import Arrivals, ShardLoads, message_cost, shard_loads
+from controller.leadership.policy.shard_load import Arrivals, ShardLoads, shard_loads
 
 MIB = 1 << 20
-MESSAGE_OVERHEAD_BYTES = 16 << 10
 SMOOTHING_SECONDS = 300.0
 FIRST_SECONDS = 30.0
 REPORT_INTERVAL_SECONDS = 60.0
@@ -37,10 +36,6 @@ class OneDaemon:
             self.now += LOOK_SECONDS
             for shard, rate in rates.items():
                 self.costs[shard] = self.costs.get(shard, 0) + rate * LOOK_SECONDS
-
-
-def test_small_messages_count_more_than_their_bytes() -> None:
-    assert message_cost(10) == 10 + MESSAGE_OVERHEAD_BYTES
 
 
 def test_the_first_load_is_the_mean_of_some_time() -> None:
