@@ -20,7 +20,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import ChunkRange, chunk_folder, ranges_to_read
 from headgate.model.layout import ShardMap
 from headgate.storage.object_store import Store
-from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -57,7 +56,8 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     else:
         found.leader_epoch, found.topics, found.last_at_ms = state.term.leader_epoch, len(state.topics), state.at_ms
         found.names, found.cluster_shards = sorted(state.topics), max(state.ids.shard_counts, default=0)
-        found.problems += misplaced(shard, ShardMap(state.ids.shard_counts or (shards,)), state.topics)
+        if (misplaced := ShardMap(state.ids.shard_counts or (shards,)).misplaced(shard, state.topics)) is not None:
+            found.problems.append(misplaced)
     numbers = await ledger.numbers()
     found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
     found.newest_snapshot = max(await ledger.snapshots(), default=0)

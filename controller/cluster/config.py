@@ -25,7 +25,6 @@ from headgate.protocol.codec import ClusterDescription
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
 from metrics import events
-from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -280,7 +279,7 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     if not counts and first not in (None, known.counts[0]):
         raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {first} shards. {SHARDS_REMEDY}")
     for shard, state in found.items():
-        for problem in misplaced(shard, known, state.topics):
+        if (problem := known.misplaced(shard, state.topics)) is not None:
             raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. {SHARDS_REMEDY}")
     return known
 

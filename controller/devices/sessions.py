@@ -188,8 +188,6 @@ class DeviceSessions:
         self._state = state
         self._commit = commit
         self._enabled = context.ingest.mqtt_devices
-        # A quarter of the ingest queue, so that devices do not displace producers with an identity.
-        self._window = ReadingWindow(context.ingest.queue_bytes // 4)
         self._sessions: dict[int, TopicSession] = {}
         self._missing: set[int] = set()
         """Topics whose sessions were missing at the time of the last report."""
@@ -229,11 +227,13 @@ class DeviceSessions:
 
     async def run(self, open_session: OpenSession, on_delivery: Callable[[int, ArrivedMessage], None]) -> None:
         """Keep the sessions until cancelled. ``on_delivery`` gets the topic id of the session."""
+        # A quarter of the ingest queue, so that devices do not displace producers with an identity.
+        window = ReadingWindow(self._context.ingest.queue_bytes // 4)
 
         async def keep(topic_id: int, session: TopicSession) -> None:
             first_term = self._state.terms.ids[0]
             name = device_session_id(self._context.cluster, self._state.shard, topic_id, first_term)
-            await session.run(open_session(name, partial(on_delivery, topic_id), self._window))
+            await session.run(open_session(name, partial(on_delivery, topic_id), window))
             log.info("device.session_closed", shard=self._state.shard, topic_id=topic_id)
             del self._sessions[topic_id]
             if self._goal(topic_id) is Goal.SUBSCRIBED:

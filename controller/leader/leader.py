@@ -172,15 +172,14 @@ class ShardLeader:
 
     def _all_handlers(self) -> dict[type[RequestBody], handlers.Handler]:
         registrations = [
-            *producer_commands.commands(
-                self.context.ingest.max_named_producers, self.context.new_producer_id, self.state
-            ),
+            *producer_commands.COMMANDS,
             *topic_commands.COMMANDS,
             *topic_import.COMMANDS,
             *subscription_commands.COMMANDS,
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
             *self.outcomes.operators.handlers(),
+            handlers.handler(requests.OpenProducer, self._open_producer),
             handlers.handler(requests.DescribeTopic, self._describe_topic),
             handlers.handler(requests.DescribeLeader, self.announcer.describe),
             handlers.handler(requests.ProduceBatch, self._handle_batch),
@@ -308,6 +307,11 @@ class ShardLeader:
         self.subscription_registry.after_entries(entries, former)
 
     # Handlers
+
+    def _open_producer(self, request: requests.OpenProducer, address: str) -> handlers.Outcome:
+        new_id, limit = self.context.new_producer_id(), self.context.ingest.max_named_producers
+        user = user_of(address)
+        return producer_commands.open_producer(request, self.state, user=user, new_id=new_id, max_named_producers=limit)
 
     def _handle_batch(self, batch: requests.ProduceBatch, address: str) -> handlers.Outcome:
         judgement = verdicts.judge_batch(

@@ -21,7 +21,6 @@ from headgate.model import entries as e
 from headgate.model.layout import ShardMap
 from metrics import events
 from metrics.label_values import StoreOperation
-from shard.requests.topic_commands import misplaced
 from shard.state.shard_state import ShardState
 
 WRITE_TIMEOUT_SECONDS = 10.0
@@ -164,7 +163,7 @@ class Term:
         state, known = self._follower.state, self._context.shards()
         if (stored := ShardMap(state.ids.shard_counts)).extends(known.counts):
             self._context.found_shards(known := stored)
-        for problem in misplaced(self._shard, known, state.topics):
+        if (problem := known.misplaced(self._shard, state.topics)) is not None:
             raise ConfigError(
                 f"cluster.shards is {known.shards}, but {problem}. Use that number, and another cluster.name "
                 "if this one was stored in ZooKeeper"

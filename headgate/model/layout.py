@@ -155,6 +155,16 @@ class ShardMap:
         """Return the shards that can have ``topic``, each once. The first is the one on which it is created."""
         return tuple(dict.fromkeys(shard_of(topic, count) for count in reversed(self.counts)))
 
+    def misplaced(self, shard: int, topics: Iterable[str]) -> str | None:
+        """Name the first of the ``topics`` of ``shard`` that belongs to another one, if there is one."""
+        for topic in sorted(topics):
+            if shard not in (right := self.candidates(topic)):
+                return (
+                    f"topic {topic!r} is in shard {shard} and belongs to shard {' or '.join(map(str, right))} of "
+                    f"{self.shards}: the ledger was written with another number of shards"
+                )
+        return None
+
     def extends(self, other: Sequence[int]) -> bool:
         """Return whether this is a later list than ``other``. A cluster on a copy may begin with the last number."""
         return len(self.counts) > len(other) and (not other or self.shards >= other[-1])

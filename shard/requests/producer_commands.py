@@ -1,10 +1,9 @@
 """Decide requests for producer identities, and commands on named producers. Pure."""
 
-from collections.abc import Callable
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol.codec import cut_page, user_of
+from headgate.protocol.codec import cut_page
 from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerList, ProducerReply, SourcePosition
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer
@@ -113,29 +112,6 @@ def delete_producer(request: DeleteProducer, state: ShardState) -> handlers.Deci
     return handlers.Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), handlers.done)
 
 
-def commands(
-    max_named_producers: int, new_id: Callable[[], int], state: ShardState
-) -> tuple[handlers.Registration, ...]:
-    """Return the handlers.
-
-    ``max_named_producers``: names per shard, above which a new one is refused. ``new_id`` draws an
-    unpredictable id.
-    """
-
-    def open_for(request: OpenProducer, address: str) -> handlers.Decision | Refusal:
-        return open_producer(
-            request, state, user=user_of(address), new_id=new_id(), max_named_producers=max_named_producers
-        )
-
-    return (
-        handlers.handler(OpenProducer, open_for),
-        handlers.user_command(DescribePosition, describe_position),
-        handlers.command(ListProducers, list_producers),
-        handlers.command(DescribeProducer, describe_producer),
-        handlers.command(DeleteProducer, delete_producer),
-    )
-
-
 def _producer_of(request: OpenProducer, state: ShardState) -> ProducerState | None:
     if request.name is not None:
         return state.producers.of_name(request.name)
@@ -240,3 +216,11 @@ def _description(producer: ProducerState, state: ShardState) -> ProducerInfo:
             for topic_id, position in producer.source_positions.items()
         ),
     )
+
+
+COMMANDS: Final = (
+    handlers.user_command(DescribePosition, describe_position),
+    handlers.command(ListProducers, list_producers),
+    handlers.command(DescribeProducer, describe_producer),
+    handlers.command(DeleteProducer, delete_producer),
+)

@@ -4,7 +4,7 @@ A command that was executed before (same token) gets its reply again and is not 
 split or merge is one entry, so no half-done state exists.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -242,17 +242,6 @@ def refuse_creation(topic: str, asked: Sequence[int], state: ShardState) -> Refu
         return Refusal("invalid", f"the cluster has {known[-1]} shards by now; a client that knows creates the topic")
     home = ShardMap(known).candidates(topic)[0]
     return None if home == state.shard else Refusal("invalid", f"topic {topic!r} belongs to shard {home}")
-
-
-def misplaced(shard: int, shards: ShardMap, topics: Iterable[str]) -> Iterator[str]:
-    """Name the first topic that belongs to another shard, if there is one."""
-    for topic in sorted(topics):
-        if shard not in (right := shards.candidates(topic)):
-            yield (
-                f"topic {topic!r} is in shard {shard} and belongs to shard {' or '.join(map(str, right))} of "
-                f"{shards.shards}: the ledger was written with another number of shards"
-            )
-            return
 
 
 COMMANDS: Final = (

@@ -56,10 +56,10 @@ class Contender:
         spread: SpreadSettings | None = None,
     ) -> None:
         """``spread``: keep the shards spread; None: they stay where they are."""
-        self.name, self.standby_bytes, self.replicas = name, 1 << 30, 2
-        self.unreachable_seconds = 5.0
+        self.name, self.standby_bytes, self.replicas, self.unreachable_seconds = name, 1 << 30, 2, 5.0
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
+        self.access, self.shards = AccessControl(OPEN, self.instruments), lambda: ShardMap((shards,))
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
         self.election_events = ElectionEvents(
@@ -74,7 +74,7 @@ class Contender:
             ShardController(
                 ShardContext(
                     ledger=Ledger(self.store, shard),
-                    shards=lambda: ShardMap((shards,)),
+                    shards=self.shards,
                     found_shards=lambda _: None,
                     cluster=CLUSTER,
                     instance=name,
@@ -133,12 +133,13 @@ class Contender:
 
     def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
         context = LeaderContext(
+            shards=self.shards,
             cluster=CLUSTER,
             instance=self.name,
             ledger=Ledger(self.store, state.shard),
             ledger_id=b"",
             transport=self.transport,
-            access=AccessControl(OPEN, self.instruments),
+            access=self.access,
             ingest=IngestSettings(unreachable_seconds=self.unreachable_seconds, write_timeout_seconds=5),
             subscriptions=SETTINGS,
             scaling=ScalingSettings(),
