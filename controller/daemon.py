@@ -247,6 +247,7 @@ class Daemon:
                 drain=self.drain.state[0],
                 drain_reason=self.drain.state[1],
                 shards=len(self._controllers),
+                ledger_url=self.settings.ledger.url,
                 unreadable={x.shard: x.follower.fault for x in self._controllers if x.follower.fault is not None},
                 store_problems=self.instruments.store_problems,
                 clock_held_seconds=self._clock.step_ms / 1000,

@@ -195,7 +195,7 @@ class DrainPoller:
         except Exception as error:  # noqa: BLE001 - whatever the check raises, the term continues and the gate stays closed
             if limit.expired():
                 log.warning("drain_poll.timed_out", poller=self._name, seconds=self._timeout_seconds)
-                self.problem = f"the last one had no answer within {self._timeout_seconds:g} s"
+                self.problem = f"the last one took over {self._timeout_seconds:g} s (drain.run_timeout_seconds)"
                 return "timed_out", {}
             self.problem = str(error) or repr(error)
         log.warning("drain_poll.failed", poller=self._name, reason=self.problem)

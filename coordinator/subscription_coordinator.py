@@ -320,7 +320,7 @@ class SubscriptionCoordinator:
             self.reconciler.reconcile("weights changed")
         if evicted:
             grace = f"{self._settings.grace_seconds:g} s"
-            fenced = f"no heartbeat within the grace period of {grace}: register again"
+            fenced = f"no heartbeat within the grace period of {grace} (subscriptions.grace_seconds): register again"
             self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
         late = self.reconciler.overdue_revocations(self._settings.fence_seconds)
         if self._drain_rate.is_due(now):

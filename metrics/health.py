@@ -41,6 +41,7 @@ class HealthFacts:
     shards: int
     """Shards of the cluster; 0 before this daemon joined it."""
     shards_led: int
+    ledger_url: str = "the store"
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Shard → why this daemon cannot read its ledger."""
     without_leader: Mapping[int, str] = field(default_factory=dict)
@@ -149,7 +150,8 @@ def _ledger(facts: HealthFacts) -> _Verdict:
     if not facts.unreadable:
         return _OK, "no unreadable object"
     shards = listed([f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items())], separator="; ")
-    return _DEGRADED, f"{shards}; this daemon does not lead these shards, and reads the objects again within a minute"
+    again = f"reads the objects in {facts.ledger_url} again within a minute"
+    return _DEGRADED, f"{shards}; this daemon does not lead these shards, and {again}"
 
 
 def _drain(facts: HealthFacts) -> _Verdict:

@@ -130,7 +130,7 @@ def _external_backlog(
         return leaders
     segments = {each.segment: each for each in leaders.segments}
     if response is None:
-        response = ExternalBacklogResponse(shard=0, topic_id=topic.topic_id, reason="Spark has not answered")
+        response = ExternalBacklogResponse(shard=0, topic_id=topic.topic_id, reason="no count of Spark has arrived")
     mine = subscription.subscription_id, subscription.seek_generation
     rows = [
         row for row in response.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments

@@ -288,7 +288,8 @@ class GroupCommit:
                 if failed is not Event.NUMBER_TAKEN:
                     self._context.observer.observe(events.StoreOperationFailed(operation="create", reason=str(error)))
                 if not safety.repeats_write(failed, loop.time() - began, self._context.ingest.unreachable_seconds):
-                    raise TermEndedError(failed, f"chunk {number}: {str(error) or 'no answer in time'}") from error
+                    late = "no answer in time (ingest.write_timeout_seconds)"
+                    raise TermEndedError(failed, f"chunk {number}: {str(error) or late}") from error
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 break

@@ -221,7 +221,8 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
     except HeadgateError as error:
         return [problem(CHECK, str(error), "correct [drain] results, or repair the store")]
     if counted is None:
-        return [warning(CHECK, "what Spark counts is not known yet", "wait until it has counted, and repeat this")]
+        what = "what Spark counts" if drain.results is None else f"a result at {drain.results}"
+        return [warning(CHECK, f"{what} is not known yet", "wait until it has counted, and repeat this")]
     if (reason := wrong_ledger(own, counted)) is not None:
         what, _, remedy = reason.partition(": start ")
         return [problem(CHECK, what, f"start {remedy}")]

@@ -83,7 +83,7 @@ class TermTimers:
                 self.commit.barrier()
             lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
             if safety.unreachable_too_long(lost_seconds, self.context.ingest.unreachable_seconds):
-                reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
+                reason = f"the broker has been unreachable for {lost_seconds:.1f} s (limit: ingest.unreachable_seconds)"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
             pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
             # A leader without requests writes a chunk every 50 minutes, which is no reason to look each second again.
@@ -337,7 +337,7 @@ class ShardLeader:
 
     def _store(self, batch: requests.ProduceBatch) -> Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:
-            return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait to be written")
+            return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait: ingest.queue_bytes")
         entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()

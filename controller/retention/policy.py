@@ -208,8 +208,8 @@ def _due(
 
 
 def _not_due(age_ms: int, rules: RetentionRules) -> str:
-    limits = [f"for {_seconds(rules.max_age_ms)} s"] * (rules.max_age_ms != KEEP_FOREVER)
-    limits += [f"while the topic has at most {rules.max_bytes} bytes"] * (rules.max_bytes != KEEP_FOREVER)
+    limits = [f"for {_seconds(rules.max_age_ms)} s (max-age)"] * (rules.max_age_ms != KEEP_FOREVER)
+    limits += [f"while the topic has at most {rules.max_bytes} bytes (max-bytes)"] * (rules.max_bytes != KEEP_FOREVER)
     return f"sealed {_seconds(age_ms)} s ago, retained {', and '.join(limits)}"
 
 

@@ -218,7 +218,7 @@ def _limit(
                 ),
             )
     if active >= settings.max_segments:
-        return "max_segments", f"the topic has its maximum of {settings.max_segments} segments"
+        return "max_segments", f"the topic has its maximum of {settings.max_segments} segments (headgate topic set)"
     if load.undrained_generations >= MAX_UNDRAINED_DEPTH:
         return (
             "undrained_ancestors",

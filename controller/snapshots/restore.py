@@ -182,7 +182,8 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
 def _other_history(ledger: Ledger, state: ShardState, chunk: int) -> OtherHistoryError:
     return OtherHistoryError(
         f"{chunk_folder(ledger.shard)}: chunk {chunk} does not continue the state after chunk {state.chunk}, which is "
-        "of another history: the ledger was put back to an older state, or holds objects of two backups"
+        "of another history: the ledger was put back to an older state, or holds objects of two backups. Stop all "
+        "daemons, restore one backup into an empty place with `headgate ledger copy`, and set ledger.url to that"
     )
 
 

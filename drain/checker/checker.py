@@ -114,6 +114,8 @@ class SparkDrainChecker(BackgroundService):
         except protocol.DrainCheckError as error:
             if self._task is not None:
                 self._on_failure(error, answered=connection is not None and not connection.broken)
+            if error.failure == "timed_out":
+                raise protocol.DrainCheckError(f"{error} (drain.run_timeout_seconds)", "timed_out") from error
             raise
         finally:
             self._open_requests -= 1

@@ -110,7 +110,7 @@ class ResultsChecker(BackgroundService):
         shard = self._shard_state(number)
         await shard.polled.wait()
         if shard.result is None:
-            raise protocol.DrainCheckError(shard.fault or f"no result of shard {number} has been published yet")
+            raise protocol.DrainCheckError(shard.fault or "it was not read yet")
         return shard.result
 
     def _shard_state(self, number: int) -> _ShardState:
@@ -145,7 +145,8 @@ class ResultsChecker(BackgroundService):
         except (StoreError, ResultError, protocol.DrainCheckError) as error:
             shard.fault = str(error)
         else:
-            shard.fault = None
+            unpublished = f"no result of shard {number} has been published at {self.url} yet (headgate drain job)"
+            shard.fault = unpublished if shard.result is None else None
         now = asyncio.get_running_loop().time()
         if not shard.is_waited_for:
             shard.stale_since = None
@@ -168,6 +169,6 @@ class ResultsChecker(BackgroundService):
             if shard.stale_since is not None and now - shard.stale_since > self.stale_seconds:
                 return "degraded", (
                     f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is needed, and "
-                    f"no newer result appeared for {self.stale_seconds:g} s: check that the backlog job still runs"
+                    f"no newer result came for {self.stale_seconds:g} s (drain.results_stale_seconds): is the job run?"
                 )
         return "ready", "published results are polled"

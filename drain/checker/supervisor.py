@@ -173,7 +173,7 @@ class DrainSupervisor(BackgroundService):
             timeout = self._policy.start_timeout(self._failures)
             limits = f"{timeout:g} s without a line in {self._log_path} and a second of processor time"
             waited = f"{loop.time() - started_at:.0f} s (limits: {limits}, {timeout * MAX_EXTENSION:g} s in total)"
-            return f"the Spark process was not ready after {waited}"
+            return f"the Spark process was not ready after {waited}; see drain.start_timeout_seconds"
         ready.set_result(loop.time())
         self._set_state("ready", f"{self._path} answers")
         try:
@@ -196,7 +196,7 @@ class DrainSupervisor(BackgroundService):
             try:
                 connection = await Connection.open(self._path, self._times.ping, self.pid)
                 try:
-                    await self._ping(connection)
+                    await connection.request(Ping(), Pong, self._times.ping)
                 except BaseException:
                     connection.close()
                     raise
@@ -213,9 +213,6 @@ class DrainSupervisor(BackgroundService):
 
     def _log_bytes(self) -> int:
         return self._log_path.stat().st_size if self._log_path.exists() else 0
-
-    async def _ping(self, connection: Connection) -> None:
-        await connection.request(Ping(), Pong, self._times.ping)
 
     async def _patient_ping(self, connection: Connection) -> None:
         """Ping; the limit counts the time in which the process does not wait for a processor, or its processor time."""

@@ -60,7 +60,8 @@ class SparkRunner:
         if done:
             return job.result()
         await self._cancel(group, job)
-        raise RunError(f"the run took longer than {self._run_timeout_seconds:g} s and was cancelled")
+        late = f"the run took longer than {self._run_timeout_seconds:g} s and was cancelled"
+        raise RunError(f"{late} (limit of runs that count: drain.run_timeout_seconds)")
 
     async def ping(self) -> None:
         """Return once the JVM answers (never, if it hangs); raises JvmGoneError if it is gone."""

@@ -406,7 +406,7 @@ class Producer:
             raise RequestRejectedError(
                 "invalid",
                 f"topic {topic!r}: a record of {size} bytes (key, value and headers) is above the limit of "
-                f"{self._settings.max_record_bytes}",
+                f"{self._settings.max_record_bytes} (max_record_bytes)",
             )
         # Usually a batch is smaller than what the broker accepts, so most records need only the first comparison.
         if size > batches.batch_bytes and size > (limit_bytes := batches.max_record_bytes()):

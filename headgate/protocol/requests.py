@@ -173,17 +173,22 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     delivery: DeliveryCount = 1
 
 
-class NegativeAcknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """QUEUE: delivery number ``delivery`` of a record has failed. Deliver it again, after ``delay_ms`` at the earliest.
-
-    ``bucket``: the key bucket of the record. ``reason`` is for people.
-    """
+class BegunRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Delivery number ``delivery`` of a record in key bucket ``bucket``."""
 
     segment: Natural
     generation: Natural
     offset: Natural
     bucket: Bucket
     delivery: DeliveryCount
+
+
+class NegativeAcknowledgement(BegunRecord, frozen=True):
+    """QUEUE: this delivery has failed. Deliver the record again, after ``delay_ms`` at the earliest.
+
+    ``reason`` is for people.
+    """
+
     delay_ms: DelayMs = 0
     reason: Annotated[str, Meta(max_length=MAX_FAILURE_CHARACTERS)] = ""
 
@@ -252,16 +257,6 @@ class UnparkKey(ReaderRequest, frozen=True, tag="unpark_key"):
     key: ParkedKeyBytes
     parking: Natural
     last: Natural
-
-
-class BegunRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Delivery number ``delivery`` of a record in key bucket ``bucket``."""
-
-    segment: Natural
-    generation: Natural
-    offset: Natural
-    bucket: Bucket
-    delivery: DeliveryCount
 
 
 class BeginDeliveries(ReaderRequest, frozen=True, tag="begin_deliveries"):

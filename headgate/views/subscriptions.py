@@ -43,7 +43,7 @@ class BacklogInfo(msgspec.Struct, frozen=True, kw_only=True):
     subscription: str
     subscription_type: SubscriptionType | None
     counted_by: CountedBy
-    """``leader``: Spark has not answered, so ages and rates are unknown."""
+    """``leader``: no count of Spark has arrived, so ages and rates are unknown."""
     as_of_ms: int
     outlook: Outlook
     """``never``: the backlog does not shrink. ``unknown``: its size or its rates are unknown."""

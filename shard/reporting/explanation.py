@@ -272,7 +272,7 @@ class _Explainer:
         if found is None:
             return ""
         limit, passed = self._subscription.redelivery.policy.max_processing_ms, self._context.now_ms - found.since_ms
-        fate = f"after {duration(limit / 1000)} another consumer gets the segment, if one can"
+        fate = f"after {duration(limit / 1000)} (--max-processing) another consumer gets the segment, if one can"
         return (
             f" {found.consumer} has acknowledged nothing for {duration(passed / 1000)}, and is at offset "
             f"{found.offset}: {fate}."

@@ -169,8 +169,8 @@ def _forgotten_reason(request: OpenProducer) -> str:
             "open the name without an id to create it again"
         )
     return (
-        f"producer {request.producer_id} is not known on this shard: it was idle for too long, or there were too many "
-        "others; open a new identity"
+        f"producer {request.producer_id} is not known: it was idle (ingest.producer_idle_seconds), or there were too "
+        "many others (ingest.max_producers); open a new identity"
     )
 
 

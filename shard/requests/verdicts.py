@@ -217,7 +217,7 @@ def judge_batch(
     if producer is None or producer.user != user:  # row 4
         return refuse(
             "forgotten",
-            f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
+            f"producer {batch.producer_id} is not known: deleted, replaced, or idle (ingest.producer_idle_seconds)",
         )
     return (
         _judge_order(batch, batch.sequence, producer)

@@ -17,7 +17,7 @@ and has it once faults end.
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,7 +122,7 @@ class SessionAndVerdicts:
             max_in_flight=2,
             request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
             request_ids=itertools.count(FIRST_REQUEST_ID),
-            tokens=_tokens(),
+            tokens=(f"token-{number}" for number in itertools.count()),
             unanswered=lambda: "",
         )
         self._durable: list[e.AnyEntry] = []
@@ -425,10 +425,6 @@ class SessionAndVerdicts:
             place = reply.placements[0]
             if (reply.topic_id, place.segment, place.first_offset) != stored:
                 raise BrokenPromiseError(f"batch {number} is stored at {stored}, and reported at {place}")
-
-
-def _tokens() -> Iterator[str]:
-    return (f"token-{number}" for number in itertools.count())
 
 
 def _body(request: SendBatch | OpenIdentity) -> ProduceBatch | OpenProducer:

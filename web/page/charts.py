@@ -31,14 +31,10 @@ class _Chart:
         return self.text(self.value(sample))
 
 
-def _count(value: float | None) -> str:
-    return count(None if value is None else int(value))
-
-
 _CHARTS: Final = (
     _Chart("Stored", "records/s", lambda each: each.stored_per_second, rate),
     _Chart("Acknowledged", "records/s", lambda each: each.acknowledged_per_second, rate),
-    _Chart("Backlog", "records", lambda each: each.backlog_records, _count),
+    _Chart("Backlog", "records", lambda each: each.backlog_records, lambda n: count(n if n is None else int(n))),
 )
 
 

@@ -194,7 +194,7 @@ def _daemons(daemons: Iterable[DaemonDocument]) -> Html:
         Column("daemon", lambda each: _daemon_link(each.daemon, each.url)),
         Column("state", lambda each: badge(each.state)),
         Column("leads shards", _led),
-        Column("Spark", partial(_component, "drain")),
+        Column("drain checks", partial(_component, "drain")),
         Column("ZooKeeper", partial(_component, "zookeeper"), minor=True),
         Column("broker", partial(_component, "broker"), minor=True),
         Column("store", partial(_component, "store"), minor=True),

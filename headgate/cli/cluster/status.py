@@ -110,13 +110,14 @@ def _condition(daemon: DaemonInfo) -> str:
     url = daemon.url or "no URL"
     if daemon.state == "unreachable":
         return f"unreachable, {url}"
-    return f"{daemon.state.replace('_', ' ')}, {daemon.version or UNKNOWN}, up {up}, Spark {_spark(daemon)}, {url}"
+    return f"{daemon.state.replace('_', ' ')}, {daemon.version or UNKNOWN}, up {up}, {_drain_checks(daemon)}, {url}"
 
 
-def _spark(daemon: DaemonInfo) -> str:
-    """Return the state of the drain service; why it is not ready is among what is degraded."""
+def _drain_checks(daemon: DaemonInfo) -> str:
+    """Return whether Spark or published results answer; why they do not is among what is degraded."""
     found = next((each for each in daemon.components if each.component == "drain"), None)
-    return UNKNOWN if found is None else found.reason.partition(",")[0] if found.state == "ok" else "not ready"
+    state = UNKNOWN if found is None else found.reason.partition(",")[0] if found.state == "ok" else "not ready"
+    return f"drain checks {state}"
 
 
 def _degraded(cluster: ClusterInfo) -> Iterator[str]:

@@ -77,7 +77,7 @@ def counted_lines(backlogs: Sequence[BacklogInfo], now_ms: int) -> list[str]:
     lines: list[str] = []
     if by_leader:
         lines.append(
-            f"{by_leader} of {len(backlogs)} counted by the leader: Spark has not answered, "
+            f"{by_leader} of {len(backlogs)} counted by the leader: no count of Spark has arrived, "
             "so their ages and rates are unknown"
         )
     elif age_seconds > STALE_SECONDS:

@@ -80,7 +80,7 @@ def test_a_subscription_retains_what_is_too_much_unless_it_is_ignored_or_all_are
     assert pruning(SPLIT, unread, ignored="none").segments == (), "the command prunes only what is drained"
     unread.redelivery.policy = DeliveryPolicy()
     assert pruning(SPLIT, unread, max_age_ms=-1, max_bytes=1000).retained == {
-        0: "sealed 3600 s ago, retained while the topic has at most 1000 bytes"
+        0: "sealed 3600 s ago, retained while the topic has at most 1000 bytes (max-bytes)"
     }
 
 

@@ -87,7 +87,7 @@ async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():
 async def test_without_a_result_a_query_fails():
     fixture = CheckerFixture()
     async with fixture.checker as checker:
-        with pytest.raises(DrainCheckError, match="no result of shard 3 has been published yet"):
+        with pytest.raises(DrainCheckError, match=r"no result of shard 3 has been published at .*headgate drain job"):
             await checker.drained(query(shard=3))
 
 
@@ -157,7 +157,7 @@ async def test_an_unreadable_result_is_reported_and_ignored():
 
         del fixture.store.objects[result_path(0, 9)]
         await asyncio.sleep(10)
-        assert fixture.states[-1][0] == "ready"
+        assert "no result of shard 5 has been published" in fixture.states[-1][1]
 
 
 def backlogs(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:

@@ -74,7 +74,7 @@ async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_agai
             async with Admin(client(world, "admin")) as admin:
                 await admin.delete_producer("import-1")
             for _ in range(2):
-                with pytest.raises(ForgottenError, match="not known on this shard"):
+                with pytest.raises(ForgottenError, match="is not known"):
                     await running.send_and_wait("orders", b"k", LINES[1], source_position=b"2")
         assert await import_lines(world), "the name is new"
 

@@ -90,15 +90,21 @@ async def dead(world: OneShard) -> list[ConsumedRecord]:
         return [record async for record in consumer.until_caught_up()]
 
 
+@asynccontextmanager
+async def with_a_parked_key() -> AsyncIterator[tuple[OneShard, Admin, Consumer, Program]]:
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        program.spared = 1000
+        yield world, admin, consumer, program
+
+
 @pytest.mark.parametrize(("records", "pause_seconds"), [(100, 0.3), (1200, 0.03)], ids=["seldom", "all the time"])
 async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_records(
     records: int, pause_seconds: float
 ) -> None:
     """Records of the key arrive before, during and after the resumption, also more often than the leader is asked."""
-    program = Program()
-    async with stream() as (world, admin), reader(world) as consumer:
-        await program.read(consumer, 10)
-        program.spared = 1000
+    async with with_a_parked_key() as (world, admin, consumer, program):
         traffic = asyncio.create_task(produce(world, records, pause_seconds=pause_seconds))
         await program.read(consumer, 5)
         assert [] == program.values()
@@ -114,10 +120,7 @@ async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_rec
 
 
 async def test_a_resumed_record_is_delivered_once_if_its_segment_is_revoked_before_it_is_acknowledged() -> None:
-    program = Program()
-    async with stream() as (world, admin), reader(world) as consumer:
-        await program.read(consumer, 10)
-        program.spared = 1000
+    async with with_a_parked_key() as (world, admin, consumer, program):
         await admin.resume_key("orders", "billing", POISON)
         while not (record := (await consumer.get_many(1, timeout_seconds=5))[0]).parked_number:
             await consumer.acknowledge(record)
@@ -170,10 +173,7 @@ async def test_without_an_order_a_key_is_resumed_by_the_holder_of_a_child_once_i
 async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = Program()
-    async with stream() as (world, admin), reader(world) as consumer:
-        await program.read(consumer, 10)
-        program.spared = 1000
+    async with with_a_parked_key() as (world, admin, consumer, program):
         monkeypatch.setattr(DeadLetterSender, "start", lambda _: None)
         traffic = asyncio.create_task(produce(world, 700, pause_seconds=0.03))
         await program.read(consumer, 2)
@@ -288,10 +288,7 @@ async def test_what_an_ended_resumption_has_queued_is_not_delivered_by_the_next_
 
 
 async def test_a_dropped_key_continues_with_what_comes_afterwards():
-    program = Program()
-    async with stream() as (world, admin), reader(world) as consumer:
-        await program.read(consumer, 10)
-        program.spared = 1000
+    async with with_a_parked_key() as (world, admin, consumer, program):
         await admin.resume_key("orders", "billing", POISON, drop=True)
         await program.read(consumer, 10)
         await produce(world, 10)

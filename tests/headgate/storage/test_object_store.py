@@ -178,27 +178,16 @@ def test_everything_that_may_wait_fits_into_a_chunk() -> None:
 Write = Callable[[FakeStore], Awaitable[object]]
 
 
-async def chunk(store: FakeStore) -> None:
-    await Ledger(store, 0).append(9, b"own")
+WRITES: dict[str, Write] = {
+    "chunk": lambda store: Ledger(store, 0).append(9, b"own"),
+    "snapshot": lambda store: take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0),
+    "result": lambda store: publish_result(store, Result(0, 8, ())),
+    "ledger_id": lambda store: claim_ledger_id(store, "it"),
+    "copy": lambda store: copy_shard(LedgerInMemory(10).store, store, 0, lambda _, __: None),
+}
 
 
-async def snapshot(store: FakeStore) -> None:
-    await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0)
-
-
-async def result(store: FakeStore) -> None:
-    await publish_result(store, Result(0, 8, ()))
-
-
-async def ledger_id(store: FakeStore) -> None:
-    await claim_ledger_id(store, "it")
-
-
-async def copy(store: FakeStore) -> None:
-    await copy_shard(LedgerInMemory(10).store, store, 0, lambda _, __: None)
-
-
-@pytest.mark.parametrize("write", [chunk, snapshot, result, ledger_id, copy])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_an_object_is_recognized_that_a_store_has_created_without_saying_so(write: Write) -> None:
     store, loses = LedgerInMemory(8).store, LedgerInMemory(8).store
     loses.fail_next("unknown_written", times=10)

@@ -116,17 +116,15 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
     assert [e.AcknowledgedRange(0, 0, 4)] == harness.proposed(e.RecordsAcknowledged)[0].ranges
 
 
+def of_ada(acknowledged: list[Acknowledgement], checkpoints: dict[int, str], number: int) -> AcknowledgeBatch:
+    known = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
+    return AcknowledgeBatch(**known, acknowledgements=acknowledged, checkpoints=checkpoints, number=number)
+
+
 async def test_a_batch_has_one_entry_with_what_counts(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
-    batch = AcknowledgeBatch(
-        topic="orders",
-        subscription="billing",
-        consumer="ada",
-        incarnation=1,
-        acknowledgements=[Acknowledgement(1, generation, 0, 5), Acknowledgement(0, generation, 0, 5)],
-        checkpoints={0: "here", 1: "there", 2: "elsewhere"},
-        number=3,
-    )
+    acknowledged = [Acknowledgement(1, generation, 0, 5), Acknowledgement(0, generation, 0, 5)]
+    batch = of_ada(acknowledged, {0: "here", 1: "there", 2: "elsewhere"}, 3)
     judgement = judge(harness.subscription, harness.topic, batch)
 
     assert (
@@ -152,15 +150,7 @@ async def test_a_late_copy_of_a_batch_does_not_replace_the_checkpoint_of_a_later
 ) -> None:
     generation = harness.subscription.holdings[0].generation
     harness.subscription.progress.checkpoints[0] = e.Checkpoint("known", generation + generations_later, 3)
-    batch = AcknowledgeBatch(
-        topic="orders",
-        subscription="billing",
-        consumer="ada",
-        incarnation=1,
-        acknowledgements=[Acknowledgement(0, generation, 0, 5)],
-        checkpoints={0: "given"},
-        number=number,
-    )
+    batch = of_ada([Acknowledgement(0, generation, 0, 5)], {0: "given"}, number)
     entry = judge(harness.subscription, harness.topic, batch).entry
 
     assert entry.checkpoints == ({0: e.Checkpoint("given", generation, number)} if counts else {})

@@ -1,5 +1,6 @@
 """Which registrations are accepted and what they change, rule by rule, then on the coordinator."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -242,16 +243,11 @@ def test_rule_1_an_unused_name_may_be_claimed() -> None:
     assert Claim.FRESH is judge_claim(None, 0, "anonymous/client-a")
 
 
+among = partial(find_expired, heartbeat_interval_seconds=5, grace_seconds=60, lease_seconds=30)
+
+
 def expired(consumer: RegisteredConsumer, *, unseen_seconds: float, now_ms: int = 0) -> ExpiredConsumers:
-    return find_expired(
-        {"ada": consumer},
-        {"ada": 100.0},
-        now_seconds=100.0 + unseen_seconds,
-        now_ms=now_ms,
-        heartbeat_interval_seconds=5,
-        grace_seconds=60,
-        lease_seconds=30,
-    )
+    return among({"ada": consumer}, {"ada": 100.0}, now_seconds=100.0 + unseen_seconds, now_ms=now_ms)
 
 
 def test_rule_5_three_missed_heartbeats_disconnect_a_consumer() -> None:
@@ -284,14 +280,6 @@ def test_names_are_sorted() -> None:
     consumers = {name: RegisteredConsumer(name, 1, name) for name in names}
     consumers |= {name + "-late": RegisteredConsumer(name, 1, name, disconnected_at_ms=0) for name in names}
 
-    found = find_expired(
-        consumers,
-        dict.fromkeys(consumers, 0.0),
-        now_seconds=60,
-        now_ms=60_000,
-        heartbeat_interval_seconds=5,
-        grace_seconds=60,
-        lease_seconds=30,
-    )
+    found = among(consumers, dict.fromkeys(consumers, 0.0), now_seconds=60, now_ms=60_000)
 
     assert ExpiredConsumers(("ada", "bob", "cyd"), ("ada-late", "bob-late", "cyd-late")) == found

@@ -96,7 +96,9 @@ class Section:
 
     def table(self) -> list[list[str]]:
         """Return the rows of the section's only table, without its head; no rows if it has no table."""
-        rows = [_cells(line) for line in self.lines if line.startswith("|")]
+        rows = [
+            [cell.strip() for cell in line.strip().strip("|").split("|")] for line in self.lines if line.startswith("|")
+        ]
         assert sum(set(row) == {"---"} for row in rows) <= 1, f"{self.heading}: more than one table in the section"
         return rows[2:]
 
@@ -121,7 +123,3 @@ def sections(name: str) -> dict[str, Section]:
 def ticked(cell: str) -> list[str]:
     """Return the texts between backticks in a cell, in order."""
     return re.findall(r"`([^`]*)`", cell)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]

@@ -76,7 +76,9 @@ def heading(kind: type[msgspec.Struct]) -> str:
 
 def rows(kind: type[msgspec.Struct]) -> list[list[str]]:
     """Return field, type, limits and default of each field, without the common fields."""
-    inherited = {name for base in BASES if kind is not base and issubclass(kind, base) for name in _names(base)}
+    inherited = {
+        name for base in BASES if kind is not base and issubclass(kind, base) for name in base.__struct_fields__
+    }
     return [
         [f"`{field.name}`", type_name(field.type), limits(field.type), default(field)]
         for field in shapes.type_info(kind).fields
@@ -163,7 +165,3 @@ def _length(low: int | None, high: int | None, unit: str) -> str:
     if high is None:
         return ""
     return f"at most {high} {unit}" if low is None else f"{low} to {high} {unit}"
-
-
-def _names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return kind.__struct_fields__
