@@ -150,8 +150,7 @@ def _ledger(facts: HealthFacts) -> _Verdict:
     if not facts.unreadable:
         return _OK, "no unreadable object"
     shards = listed([f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items())], separator="; ")
-    again = f"reads the objects in {facts.ledger_url} again within a minute"
-    return _DEGRADED, f"{shards}; this daemon does not lead these shards, and {again}"
+    return _DEGRADED, f"{shards}; this daemon does not lead them, and reads {facts.ledger_url} again within a minute"
 
 
 def _drain(facts: HealthFacts) -> _Verdict:

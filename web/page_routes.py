@@ -4,10 +4,10 @@ Pages are rendered in a worker thread from the documents of the API.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
@@ -43,7 +43,9 @@ PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{t
 
 class StaticFiles:
     def __init__(self) -> None:
-        self.urls = {name: f"/static/{name}?v={_digest(name)}" for name in NAMES}
+        self.urls = {
+            name: f"/static/{name}?v={sha256((FOLDER / name).read_bytes()).hexdigest()[:16]}" for name in NAMES
+        }
         """File → its URL, with its digest: a browser may keep it permanently."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -52,10 +54,6 @@ class StaticFiles:
             raise web.HTTPNotFound
         caching = IMMUTABLE if request.path_qs == self.urls[name] else "private, no-cache"
         return web.FileResponse(FOLDER / name, headers={"Cache-Control": caching})
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:16]
 
 
 class StatusPages:

@@ -11,14 +11,15 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
    is another ledger. At the end every number is a chunk, or in such a range.
 4. Nothing is overwritten. A second run continues, and adds what is new.
 5. A destination with other content is refused: its newest chunk must be the source's, too.
-6. An interrupted copy is either an older prefix, or is refused by every daemon.
+6. A damaged object is not copied: it would stay in the copy after the source has a good one again.
+7. An interrupted copy is either an older prefix, or is refused by every daemon.
 
 Published results of Spark are not copied: Spark counts again.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ import msgspec
 from controller.backup.check import missing_numbers
 from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.ledger.checksum import ChecksumError, check, verify, verify_parquet
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.identity import claim_ledger_id, name_level, read_level, read_shards
 from headgate.ledger.ledger import Ledger, run_start
@@ -83,7 +85,7 @@ class _Copy:
         ledger_id = await claim_ledger_id(self._destination, "the destination")
         await self._copy_levels()
         missing = sorted(set(numbers) - set(before))
-        await self._copy([chunk_path(self._shard, number) for number in missing], PARALLEL_CHUNKS, self._on_progress)
+        await self._copy(dict.fromkeys(chunk_path(self._shard, n) for n in missing), PARALLEL_CHUNKS, self._on_progress)
         last = numbers[-1] if numbers else 0
         ranges = await self._copy_ranges(last, ledger_id)
         newer = await self._copy_newer_chunks(last)
@@ -145,9 +147,9 @@ class _Copy:
 
     async def _copy_range(self, chunks: ChunkRange, ledger_id: str) -> None:
         manifest = await read_manifest(self._source, self._shard, chunks)
-        if not await self._copy(list(named_paths(manifest)), PARALLEL_COMPACTED):
+        if not await self._copy(named_paths(manifest), PARALLEL_COMPACTED):
             state, _ = await catch_up(self._from, ShardState(self._shard), lambda _: None, complete_now)
-            if not await self._copy(list(named_paths(manifest, state.segments())), PARALLEL_COMPACTED):
+            if not await self._copy(named_paths(manifest, state.segments()), PARALLEL_COMPACTED):
                 raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
         with contextlib.suppress(ObjectExistsError):
             await create_manifest(self._destination, msgspec.structs.replace(manifest, ledger_id=ledger_id))
@@ -155,31 +157,35 @@ class _Copy:
     async def _copy_newer_chunks(self, last: int) -> int:
         """Copy the chunks after ``last`` up to the first missing one; return how many."""
         copied = 0
-        while await self._copy([chunk_path(self._shard, last + copied + 1)], 1):
+        while await self._copy({chunk_path(self._shard, last + copied + 1): None}, 1):
             copied += 1
         return copied
 
     async def _copy_snapshots(self, last: int) -> int:
         have = set(await self._to.snapshots())
         numbers = [number for number in await self._from.snapshots() if number <= last and number not in have]
-        await self._copy([snapshot_path(self._shard, number) for number in numbers], 1)
+        await self._copy(dict.fromkeys(snapshot_path(self._shard, number) for number in numbers), 1)
         return len(numbers)
 
-    async def _copy(self, paths: Sequence[str], at_once: int, on_progress: OnProgress | None = None) -> bool:
-        """Copy objects, ``at_once`` at a time, in order. Return whether all of them existed."""
-        complete = True
+    async def _copy(self, objects: Mapping[str, int | None], at_once: int, done: OnProgress | None = None) -> bool:
+        """Copy objects (path → checksum, if a manifest has it), ``at_once`` at a time. Return whether all existed."""
+        complete, paths = True, list(objects)
         for first in range(0, len(paths), at_once):
             some = paths[first : first + at_once]
-            complete &= all(await asyncio.gather(*map(self._copy_object, some)))
-            if on_progress is not None:
-                on_progress(first + len(some), len(paths))
+            complete &= all(await asyncio.gather(*(self._copy_object(path, objects[path]) for path in some)))
+            if done is not None:
+                done(first + len(some), len(paths))
         return complete
 
-    async def _copy_object(self, path: str) -> bool:
+    async def _copy_object(self, path: str, expected: int | None) -> bool:
         try:
             data = await self._source.read(path)
+            sealed = verify if path.endswith(".snapshot") else verify_parquet
+            sealed(data) if expected is None else check(data, expected)
         except ObjectMissingError:
             return False
+        except ChecksumError as error:
+            raise LedgerError(f"the source's {path} is damaged: {error}; put a good copy in its place") from None
         with contextlib.suppress(ObjectExistsError):
             await create_own(self._destination, path, data)
         return True

@@ -185,7 +185,7 @@ class _Node:
             if previous.shards and given not in (None, fixed):
                 raise ConfigError(
                     f"--{option} {given}: the first start of {folder.path} fixed {fixed}; leave the option out, or "
-                    "choose another folder with --data"
+                    f"choose another folder with --data{' (see cluster set-shards)' * (option == 'shards')}"
                 )
         self._context = context
         self._folder = folder

@@ -263,7 +263,7 @@ def _refused_content(batch: requests.ProduceBatch, state: ShardState) -> Refusal
     """Rows 12 to 14."""
     topic = state.topics.get(batch.topic)
     if topic is None:
-        return invalid(f"there is no topic {batch.topic!r}: check its name, or create it")
+        return invalid(f"there is no topic {batch.topic!r}: check its name (headgate topic list), or create it")
     if topic.external is not None:
         return invalid(f"topic {batch.topic!r} is external: produce to its source")
     if batch.topic_id not in (None, topic.topic_id):

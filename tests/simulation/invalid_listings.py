@@ -81,7 +81,8 @@ def _wrong_hashes(listing: Listing, parent: SegmentImport, new: Listing) -> dict
 
 def _swapped_children(listing: Listing, parent: SegmentImport, new: Listing) -> Listing | None:
     """Return a listing in which a neighbor is sealed too, and its only child takes a hash of the other's children."""
-    active = sorted((each for each in listing if not _is_sealed(each)), key=_first_hash)
+    active = [each for each in listing if not _is_sealed(each)]
+    active.sort(key=lambda each: int(each.hashes[0]) if each.hashes else 0)
     children = {each.segment for each in new}
     for low, high in pairwise(active):
         if low.segment not in children or high.segment in children:
@@ -103,7 +104,3 @@ def _with(listing: Listing, changed: SegmentImport) -> Listing:
 
 def _is_sealed(segment: SegmentImport) -> bool:
     return segment.sealed or segment.end_offset is not None
-
-
-def _first_hash(segment: SegmentImport) -> int:
-    return int(segment.hashes[0]) if segment.hashes else 0

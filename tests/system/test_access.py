@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from headgate import Admin, Consumer, Producer, ProducerSettings, RequestRejectedError, SubscriptionType
-from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
 from tests.support.servers.programs import TEST_SECONDS, metric, wait_until
 from tests.support.servers.raw_clients import raw_transport
@@ -35,11 +34,6 @@ requests_per_second = 40
 """
 
 
-def transport_of(cluster: SecuredTestCluster, user: str, client_id: str) -> MqttTransport:
-    """Return a bare connection of ``user``, for what no client library would send."""
-    return raw_transport(cluster.config_of(user), client_id)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredTestCluster]:
     async with SecuredTestCluster(tmp_path_factory.mktemp("access"), shards=1, access=ACCESS) as cluster:
@@ -52,7 +46,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
 async def test_every_role_does_its_work(cluster: SecuredTestCluster) -> None:
     async with Producer(cluster.config_of("shop")) as producer:
         await producer.send_and_wait("orders", b"key", b"1")
-    async with transport_of(cluster, "gateway", "sensor") as sensor:
+    async with raw_transport(cluster.config_of("gateway"), "sensor") as sensor:
         await until(lambda: sensor.connected)
         sensor.publish(f"headgate/{cluster.name}/publish/orders/key", b"2")
         options = {"topic": "orders", "subscription": "billing", "type": SubscriptionType.STREAM, "start": "earliest"}

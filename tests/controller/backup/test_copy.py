@@ -6,6 +6,7 @@ import pytest
 
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
+from controller.snapshots.job import take_snapshot
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
 from headgate.ledger.identity import identity_object, name_level, read_ledger_id, read_level, read_shards
@@ -229,3 +230,18 @@ async def test_the_manifests_of_a_copy_name_the_copy() -> None:
     manifest = await read_manifest(destination, 0, ChunkRange(1, 4))
     assert manifest.ledger_id == await read_ledger_id(destination, "")
     assert manifest.ledger_id not in ("", "a" * 32)
+
+
+@pytest.mark.parametrize("folder", ["chunks/", "snapshots/", "compacted/"])
+async def test_a_damaged_object_is_not_copied_and_a_later_run_copies_a_good_one(folder: str) -> None:
+    source, destination = await compacted(6, 4), FakeStore()
+    await take_snapshot(source.ledger, least_chunks=1, now_ms=0)
+    path, good = next(each for each in source.store.objects.items() if each[0].startswith(folder))
+    source.store.objects[path] = b"damaged" + good[7:]
+    with pytest.raises(LedgerError, match=f"the source's {path} is damaged"):
+        await copied(source, destination)
+    assert path not in destination.objects
+
+    source.store.objects[path] = good
+    await copied(source, destination)
+    assert destination.objects[path] == good

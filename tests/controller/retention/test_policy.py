@@ -149,7 +149,7 @@ OF_UNKNOWN_TYPE = subscription(None, positions={0: 10}, drained={0})
         pytest.param([READ], HOUR, None, id="drained"),
         pytest.param([ACKNOWLEDGED], HOUR, "10 of 10 records, and a drain check is missing", id="both witnesses"),
         pytest.param([subscription("QUEUE", positions={0: 10})], HOUR, None, id="its children do not wait"),
-        pytest.param([READ], HOUR - 1, "sealed 3599 s ago, retained for 3600 s", id="drained, and too young"),
+        pytest.param([READ], HOUR - 1, "sealed 3599 s ago, retained for 3600 s (max-age)", id="drained, and too young"),
         *(
             pytest.param([subscription(kind, positions={0: 9})], 10**12, "'s' has acknowledged 9 of 10 records")
             for kind in ("STREAM", "QUEUE", None)

@@ -82,10 +82,6 @@ async def consume_chunks(store: LocalStore) -> object:
     return await segment_reader(store, 1).run()
 
 
-async def count_compacted(store: LocalStore) -> object:
-    return await read_compacted_facts(store, 0)
-
-
 @pytest.mark.parametrize(
     ("read", "path", "supported"),
     [
@@ -94,7 +90,7 @@ async def count_compacted(store: LocalStore) -> object:
         (consume_chunks, CHUNK_PATH, chunk.FORMAT),
         (lambda store: segment_reader(store, 1).run(), MANIFEST_PATH, compacted.FORMAT),
         (lambda store: first_chunk_at(Ledger(store, 0), [1], 5), CHUNK_PATH, chunk.FORMAT),
-        (count_compacted, MANIFEST_PATH, compacted.FORMAT),
+        (lambda store: read_compacted_facts(store, 0), MANIFEST_PATH, compacted.FORMAT),
     ],
 )
 async def test_an_older_object_stops_its_reader(
