@@ -26,6 +26,7 @@ from metrics import events
 from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.stored_batches import stored_batch
 
 pytestmark = pytest.mark.looptime
 
@@ -105,8 +106,7 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
 
 def propose_many(shard: Shard, count: int = 2000) -> ChunkBuilder:
     """Propose a batch whose encoding takes longer than its turn of the loop should; return the builder of its chunk."""
-    topic_id, placements = shard.state.topics["a"].topic_id, [e.Placement(0, 0, 65535, 0, count)]
-    entry = e.RecordsStored(topic_id=topic_id, count=count, placements=placements, size_bytes=count)
+    entry = stored_batch(count=count, topic_id=shard.state.topics["a"].topic_id, size_bytes=count)
     records = RecordColumns(*(column * count for column in ([1], [0], [0], [0], [b"k"], [b""], [()])))
     shard.commit.propose_records(entry, records)
     return shard.commit._pending.builder

@@ -17,6 +17,7 @@ from shard.state.producers import (
     ProducerState,
 )
 from shard.state.shard_state import ShardState
+from tests.support.samples.stored_batches import stored_batch
 from tests.support.whole_state import everything
 
 CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=1, token="create")
@@ -37,16 +38,7 @@ def opened(
 
 
 def stored(producer_id: int, sequence: int, *, offset: int = 0, epoch: int = 0, position: bytes | None = None):
-    return e.RecordsStored(
-        topic_id=1,
-        count=1,
-        placements=[e.Placement(0, 0, 65535, offset, 1)],
-        size_bytes=10,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        sequence=sequence,
-        source_position=position,
-    )
+    return stored_batch(sequence, offset, producer_id=producer_id, producer_epoch=epoch, source_position=position)
 
 
 def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position() -> None:

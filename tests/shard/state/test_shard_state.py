@@ -14,6 +14,7 @@ from shard.state.shard_state import TERM_BITS, DeletedMembers, ShardState, Terms
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from tests.support.samples.histories import History
+from tests.support.samples.stored_batches import stored_batch
 
 
 def state_after(*chunks: list[Any]) -> ShardState:
@@ -27,16 +28,8 @@ CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=2, token="create")
 OPENED = e.ProducerOpened(producer_id=2, producer_epoch=0, token="open")
 
 
-def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e.RecordsStored:
-    return e.RecordsStored(
-        topic_id=1,
-        count=count,
-        placements=[e.Placement(0, 0, 32767, first_offset, count)],
-        size_bytes=10 * count,
-        producer_id=2,
-        sequence=sequence,
-        **kwargs,
-    )
+def stored(sequence: int, first_offset: int, **kwargs: Any) -> e.RecordsStored:
+    return stored_batch(sequence, first_offset, count=2, producer_id=2, **kwargs)
 
 
 def subscribed(number: int = 2, name: str = "s", **kwargs: Any) -> e.SubscriptionCreated:

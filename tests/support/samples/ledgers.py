@@ -11,6 +11,7 @@ from headgate.model.headers import header_bytes
 from headgate.model.layout import KEY_BUCKETS, SegmentState
 from shard.state.shard_state import ShardState
 from tests.support.samples.chunks import add_record
+from tests.support.samples.stored_batches import stored_batch
 
 RECORD_BYTES = 11
 """Of key, value and headers, which every third record has."""
@@ -103,14 +104,7 @@ class WrittenLedger:
 
     def store(self, topic_id: int, segment: int, count: int) -> None:
         first = self.state.topics_by_id[topic_id].tails[segment].next_offset
-        self.add(
-            e.RecordsStored(
-                topic_id=topic_id,
-                count=count,
-                placements=[e.Placement(segment, 0, 65535, first, count)],
-                size_bytes=count * RECORD_BYTES,
-            )
-        )
+        self.add(stored_batch(0, first, count, segment, topic_id=topic_id, size_bytes=count * RECORD_BYTES))
         for offset in range(first, first + count):
             headers = (("n", b"\xff%d" % (offset % 10)),) if offset % 3 == 0 else ()
             value = b"12345678"[: 8 - header_bytes(headers)]
