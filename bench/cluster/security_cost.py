@@ -9,14 +9,10 @@ Other load on the machine and the writes of its disk change from second to secon
 the two of a pair follow each other immediately; the value is the median of the ratios of pairs. Half of the ratios are
 between ``lower_quartile`` and ``upper_quartile``. ``processor_time`` is open over secured as well, the sum of producer,
 broker and daemon: it shows what security costs where the network or the disk is the bottleneck, and not the processor.
-
-The leader's digests of batches cannot be switched off, so they are measured alone. The value contains them: it is
-reduced by the share of time that they take.
 """
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -27,13 +23,10 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds
 from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
 from bench.harness.workload import records
 from headgate import Producer
-from headgate.protocol.codec import batch_digest
-from headgate.protocol.requests import ProduceBatch
 
-VALUE_BYTES, SINGLE_BYTES, BATCH_RECORDS = 1024, 100, 50
+VALUE_BYTES, SINGLE_BYTES = 1024, 100
 PAUSE_SECONDS = 0.002
 """Pause between two single records, so that each starts with idle processes."""
-DIGESTS = 200
 LEAST_LATENCY_RATIO = round(1 / 1.2, 3)
 
 
@@ -75,7 +68,7 @@ async def measure(effort: Effort) -> Measurement:
         rounds = await run_alternating({name: stores(name) for name in sides}, effort.pick(60, 5), effort.progress)
         latencies = await _latencies({name: side.producer for name, side in sides.items()}, effort)
     processors = Rounds({name: side.processor_seconds[1:] for name, side in sides.items()})
-    return compared(rounds, processors, latencies, count=len(rows), digest_seconds=digest_seconds())
+    return compared(rounds, processors, latencies, count=len(rows))
 
 
 async def _side(stack: AsyncExitStack, cluster: BenchCluster) -> Side:
@@ -102,18 +95,7 @@ async def _latencies(producers: dict[str, Producer], effort: Effort) -> dict[str
     return seconds
 
 
-def digest_seconds() -> float:
-    batch = ProduceBatch(topic=TOPIC, records=records(BATCH_RECORDS, VALUE_BYTES), producer_id=1, sequence=0)
-    with gc_disabled():
-        began = time.perf_counter()
-        for _ in range(DIGESTS):
-            batch_digest(batch)
-        return (time.perf_counter() - began) / DIGESTS
-
-
-def compared(
-    rounds: Rounds, processors: Rounds, latencies: dict[str, list[float]], *, count: int, digest_seconds: float
-) -> Measurement:
+def compared(rounds: Rounds, processors: Rounds, latencies: dict[str, list[float]], *, count: int) -> Measurement:
     """Return the measurement; ``count`` records of `VALUE_BYTES` were stored in each round.
 
     ``processors``: the processor time of each round.
@@ -121,23 +103,18 @@ def compared(
     # Inverse ratios of times are ratios of rates.
     ratios = rounds.ratios("open", "secured")
     lower, _, upper = quantiles(ratios, n=4)
-    batches = count / BATCH_RECORDS
-    digest_share = batches * digest_seconds / rounds.median_seconds("secured")
     parts: dict[str, Part] = {
         **{f"{side}_records_a_second": round(count / rounds.median_seconds(side)) for side in rounds.seconds},
-        "transport_and_access": round(median(ratios), 4),
         "lower_quartile": round(lower, 4),
         "upper_quartile": round(upper, 4),
         "rounds": len(ratios),
         "processor_time": round(median(processors.ratios("open", "secured")), 4),
-        "digest_share": round(digest_share, 4),
-        "digest_us": round(digest_seconds * 1e6, 1),
     }
     for name, share in (("latency", 0.5), ("latency_p99", 0.99)):
         found = {side: percentile(values, share) for side, values in latencies.items()}
         parts[name] = round(found["open"] / found["secured"], 4)
         parts |= {f"{name}_{side}_ms": round(seconds * 1000, 3) for side, seconds in found.items()}
-    return Measurement(median(ratios) * (1 - digest_share), parts)
+    return Measurement(median(ratios), parts)
 
 
 BENCHMARK = Benchmark(
