@@ -310,8 +310,6 @@ class Daemon:
         drain_checker: DrainChecker,
         standby: StandbyMemory,
     ) -> ShardController:
-        config, growth = joined.config, joined.growth
-
         def new_leader(state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
             settings = self.settings  # Those at the start of the term: `reload` may have changed them.
             self._garbage.keep()
@@ -319,7 +317,7 @@ class Daemon:
                 cluster=settings.cluster.name,
                 instance=self.instance,
                 ledger=ledger,
-                ledger_id=bytes.fromhex(config.ledger.ledger_id or ""),
+                ledger_id=bytes.fromhex(joined.config.ledger.ledger_id or ""),
                 transport=transport,
                 access=self._access,
                 ingest=settings.ingest,
@@ -338,7 +336,8 @@ class Daemon:
                 backlog_source=self.drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
-                shards=lambda: growth.shards,
+                feature_level=lambda: joined.spreader.view.level,
+                shards=lambda: joined.growth.shards,
                 operations=joined.spreader,
                 trace_commits=_installed_tracing(),
             )
@@ -346,8 +345,8 @@ class Daemon:
 
         context = ShardContext(
             ledger=ledger,
-            shards=lambda: growth.shards,
-            found_shards=growth.grow,
+            shards=lambda: joined.growth.shards,
+            found_shards=joined.growth.grow,
             cluster=self.settings.cluster.name,
             instance=self.instance,
             elections=joined.elections,
@@ -358,7 +357,7 @@ class Daemon:
             observer=self.instruments,
             now_ms=self._now_ms,
             new_term_id=partial(secrets.randbits, ID_BITS),
-            require_ledger=partial(self._require_ledger, config.ledger),
+            require_ledger=partial(self._require_ledger, joined.config.ledger),
             take_steps=self._restoring.complete,
         )
         return ShardController(context)

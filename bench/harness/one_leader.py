@@ -24,6 +24,7 @@ from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
 from controller.leader.leader import ShardLeader
+from controller.leadership.policy.feature_levels import LEVELS
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.context import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
@@ -200,6 +201,7 @@ class OneLeader:
             retention=RetentionSettings(),
             delete_data=_delete_nothing,
             observer=observer,
+            feature_level=lambda: max(LEVELS),
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
             drained_source=_nothing_drained,

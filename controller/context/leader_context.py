@@ -95,6 +95,8 @@ class LeaderContext:
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
     backlog_interval_seconds: float = 15.0
+    feature_level: Callable[[], int]
+    """Returns the cluster's level as the daemon knows it; 0: it does not."""
     shards: Callable[[], ShardMap] = lambda: ShardMap((1,))
     """Returns the shards that the daemon knows of; by default a cluster that has one."""
     operations: Operations | None = None

@@ -25,6 +25,7 @@ from controller.leader.request_decoding import Malformed, read_request, read_req
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leader.topic_settings import described
 from controller.leadership.policy import safety
+from controller.leadership.policy.feature_levels import MURMUR_DIGESTS
 from controller.leadership.policy.shard_load import MESSAGE_OVERHEAD_BYTES
 from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
@@ -32,7 +33,7 @@ from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.layout import ShardMap
-from headgate.protocol import requests
+from headgate.protocol import codec, requests
 from headgate.protocol.codec import Presence, requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import RequestBody
@@ -317,28 +318,27 @@ class ShardLeader:
         judgement = verdicts.judge_batch(
             batch, self.state, self.commit.durable, user=user_of(address), rules=self.context.access.rules
         )
-        outcome: handlers.Outcome
-        verdict: str
-        match judgement:
-            case verdicts.Duplicate():
-                body = Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
-                verdict, outcome = "duplicate", handlers.AfterChunk(judgement.chunk, body)
-            case verdicts.Accept():
-                outcome = self._store(batch)
-                verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
-            case Refusal():
-                verdict, outcome = judgement.verdict, judgement
-        self._count_batch(verdict)
+        outcome = self._store(batch) if isinstance(judgement, verdicts.Accept) else judgement
+        if isinstance(outcome, verdicts.Duplicate):
+            self._count_batch("duplicate")
+            body = Committed(placements=outcome.placements, topic_id=outcome.topic_id, duplicate=True)
+            return handlers.AfterChunk(outcome.chunk, body)
+        self._count_batch(outcome.verdict if isinstance(outcome, Refusal) else "accept")
         return outcome
 
     def _count_batch(self, verdict: str) -> None:
         """Count a batch by its verdict. Those of registrations, seeks and quotas of objects are no batch's."""
         self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=cast("BatchVerdict", verdict)))
 
+    def _digest_bytes(self) -> int:
+        """Return the length of the digests that the cluster's feature level allows."""
+        level = self.context.feature_level()
+        return codec.MURMUR_DIGEST_BYTES if level >= MURMUR_DIGESTS else codec.SHA_DIGEST_BYTES
+
     def _store(self, batch: requests.ProduceBatch) -> Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:
             return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait: ingest.queue_bytes")
-        entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch)
+        entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch, self._digest_bytes())
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
         return Committed(placements=entry.placements, topic_id=entry.topic_id)

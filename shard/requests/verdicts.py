@@ -42,7 +42,7 @@ from headgate.model import entries as e
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
 from headgate.model.layout import key_hash
 from headgate.protocol import requests
-from headgate.protocol.codec import batch_digest
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES, batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, ReaderRequest
 from shard.access.rules import AccessRules, refuse_access
 from shard.state.producers import MAX_SOURCE_POSITIONS, WINDOW, ProducerState
@@ -54,11 +54,13 @@ _LARGE_RECORD_BYTES: Final = MAX_RECORD_BYTES - MAX_HEADER_BYTES
 """Headers make no smaller record too large."""
 
 
-def route_batch(topic: Topic, batch: requests.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
+def route_batch(
+    topic: Topic, batch: requests.ProduceBatch, digest_bytes: int = MURMUR_DIGEST_BYTES
+) -> tuple[e.RecordsStored, RecordColumns]:
     """Route each record to the active segment of its key's hash, at its next offset.
 
     Return the entry for ``batch``, which reserves the offsets once it is applied, and its records segment by segment,
-    in the order of the batch, with the offset of each.
+    in the order of the batch, with the offset of each. ``digest_bytes``: see `batch_digest`.
     """
     segments = topic.layout.route(map(key_hash, [record.key for record in batch.records]))
     grouped: defaultdict[int, list[requests.Record]] = defaultdict(list)
@@ -90,7 +92,7 @@ def route_batch(topic: Topic, batch: requests.ProduceBatch) -> tuple[e.RecordsSt
         producer_epoch=batch.producer_epoch,
         sequence=batch.sequence or 0,
         source_position=batch.source_position,
-        digest=b"" if batch.producer_id is None else batch_digest(batch),
+        digest=b"" if batch.producer_id is None else batch_digest(batch, digest_bytes),
     )
     return entry, found
 
@@ -251,7 +253,7 @@ def _judge_order(batch: requests.ProduceBatch, sequence: int, producer: Producer
     if back > len(producer.finished):
         return Duplicate(0, None)
     known = producer.finished[-back]
-    if batch_digest(batch) != known.digest:
+    if batch_digest(batch, len(known.digest)) != known.digest:
         return invalid(
             f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
             "a retry must have the same content, a new batch the next sequence"

@@ -5,10 +5,11 @@ is removed as a whole.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -64,14 +65,13 @@ class FinishedBatches:
 
     def append(self, batch: FinishedBatch) -> None:
         """Add the newest batch, and drop the oldest if the window is full."""
-        self._packed.append(_ENCODER.encode(batch))
+        (self._unpacked or self._packed).append(_ENCODER.encode(batch))
         self._capacity -= 1
 
     def has_capacity(self, durable: int) -> bool:
         """Return whether one more batch displaces none of a chunk after ``durable``, which never decreases."""
         if self._capacity < 1:  # Once in a hundred batches, because few are in flight.
-            displaceable = bisect_right(self._packed, durable, key=lambda each: _BEGINNING_DECODER.decode(each).chunk)
-            self._capacity = WINDOW - len(self._packed) + displaceable
+            self._capacity = WINDOW - len(self) + bisect_right(self, durable, key=attrgetter("chunk"))
         return self._capacity > 0
 
     def clear(self) -> None:
@@ -95,14 +95,6 @@ class FinishedBatches:
         return f"FinishedBatches({list(self)})"
 
 
-class _Beginning(msgspec.Struct, array_like=True):
-    """The part of a batch that `FinishedBatches.has_capacity` reads."""
-
-    sequence: int
-    chunk: int
-
-
-_BEGINNING_DECODER: Final = msgspec.msgpack.Decoder(_Beginning)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(FinishedBatch)
 _WINDOW_DECODER: Final = msgspec.msgpack.Decoder(list[bytes])
@@ -188,7 +180,7 @@ class Producers(Mapping[int, ProducerState]):
         """Tokens of the first and of the last opening → producer id."""
         self.deleted: list[DeletedName] = []
         """Latest last."""
-        self._of_users: dict[str, _ProducersOfUser] = {}
+        self._of_users: defaultdict[str, _ProducersOfUser] = defaultdict(_ProducersOfUser)
 
     def __getitem__(self, producer_id: int) -> ProducerState:
         found = self.anonymous.get(producer_id) or self.with_window.get(producer_id)
@@ -327,9 +319,7 @@ class Producers(Mapping[int, ProducerState]):
 
     def restore(self, producer: ProducerState) -> None:
         """Add ``producer``, the most recently used one of its group."""
-        of_user = self._of_users.get(producer.user)
-        if of_user is None:
-            of_user = self._of_users[producer.user] = _ProducersOfUser()
+        of_user = self._of_users[producer.user]
         if producer.name is None:
             self.anonymous[producer.producer_id] = of_user.anonymous[producer.producer_id] = producer
         else:

@@ -285,10 +285,8 @@ class ShardState:
             tail.size_bytes += size_bytes
             tail.traffic.add(at_ms, count, size_bytes)
         if entry.producer_id is not None:
-            batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, entry.placements)
-            self.producers.finish_batch(
-                entry.producer_id, entry.producer_epoch, batch, entry.source_position, self.at_ms
-            )
+            batch = FinishedBatch(entry.sequence, chunk, entry.topic_id, entry.digest, entry.placements)
+            self.producers.finish_batch(entry.producer_id, entry.producer_epoch, batch, entry.source_position, at_ms)
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.leadership.policy.feature_levels import SHARDS_GROW
+from controller.leadership.policy.feature_levels import FIRST, MURMUR_DIGESTS, SHARDS_GROW, supported
 from controller.snapshots.format import FIELDS_SINCE, decode_file
 from headgate import ConsumedRecord
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 from headgate.model.layout import KEY_BUCKETS, BucketRange, key_bucket, overlaps, slice_of
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES
 from shard.state.shard_state import ShardState
 from shard.subscriptions.gate import is_gated
 from tests.simulation.backlog_checker import BacklogChecker
@@ -59,7 +60,7 @@ class Stored:
 class InvariantChecker:
     """What one run has shown so far."""
 
-    level: Callable[[], int] = lambda: SHARDS_GROW
+    level: Callable[[], int] = lambda: supported()[1]
     """Returns the feature level of the cluster."""
     states: dict[int, ShardState] = field(default_factory=dict)
     stored: dict[str, list[Stored]] = field(default_factory=lambda: defaultdict(list))
@@ -191,7 +192,7 @@ class InvariantChecker:
                 self._check_opening(entry)
             case e.SegmentGranted():
                 self._check_holders(state, entry)
-        if isinstance(entry, e.ShardsGrown) and self.level() < SHARDS_GROW:
+        if self.level() < _level_of(entry):
             raise BrokenPromiseError(f"the cluster has level {self.level()}, which does not allow {entry}")
         self._check_token(state, entry)
         self.rules.check_before(state, entry)
@@ -571,6 +572,13 @@ class InvariantChecker:
         missing = self.undelivered(topic, subscription)
         if missing:
             raise BrokenPromiseError(f"{subscription}: {len(missing)} records never delivered, e.g. {min(missing)}")
+
+
+def _level_of(entry: e.AnyEntry) -> int:
+    """Return the first feature level that allows ``entry``."""
+    if isinstance(entry, e.RecordsStored) and len(entry.digest) == MURMUR_DIGEST_BYTES:
+        return MURMUR_DIGESTS
+    return SHARDS_GROW if isinstance(entry, e.ShardsGrown) else FIRST
 
 
 def _now_seconds() -> float:

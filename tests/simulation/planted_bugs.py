@@ -19,6 +19,7 @@ from msgspec.structs import replace as with_fields
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Role
 from headgate.model.entries import SubscriptionSeek
 from headgate.model.layout import Layout
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES
 from shard.requests.verdicts import Accept, Duplicate
 from shard.subscriptions.gate import undrained_sealed
 from shard.subscriptions.refusal import Refusal
@@ -265,6 +266,7 @@ BUGS = (
     Bug("A topic is created without asking its older places.", "headgate.client.cluster_watch:TopicPlaces._look", _not_asking, "growth"),
     # Feature levels
     Bug("What a later level allows is done before.", f"{LEVELS}:refusal", always(None), "upgrade"),
+    Bug("A batch has the digest of a later level.", "controller.leader.leader:ShardLeader._digest_bytes", always(MURMUR_DIGEST_BYTES), "upgrade"),
     Bug("The level rises beside daemons that do not support it.", f"{LEVELS}:judged",
         lambda right, *args: with_fields(right(*args), problems=()), "upgrade"),
     # What is remembered of a topic, and what is said about a subscription

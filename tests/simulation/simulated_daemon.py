@@ -341,6 +341,7 @@ class SimulatedDaemon:
             open_session=self._open_devices,
             turn_budget=self._turn_budget,
             overview=self.cluster_status.overview,
+            feature_level=lambda: self.spreader.view.level,
             shards=lambda: self.growth.shards,
             operations=self.spreader,
         )

@@ -1,4 +1,4 @@
-"""Daemons of two versions beside each other: some simulated worlds begin at the feature level before the newest one.
+"""Daemons of two versions beside each other: some simulated worlds begin at a feature level before the newest one.
 
 Every daemon is first of the version before. They are replaced one by one, and some go back, while an operator tries to
 raise the level, and others to do what it allows (`tests.simulation.growth_program`). Faults continue meanwhile.
@@ -16,7 +16,7 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW
+from controller.leadership.policy.feature_levels import FIRST, LEVELS
 from headgate import Admin
 from headgate.errors import HeadgateError
 from tests.simulation.broken_promise import BrokenPromiseError
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from tests.simulation.simulated_daemon import SimulatedDaemon
     from tests.simulation.world import ClusterSimulation
 
-BEFORE: Final = (FIRST, SHARDS_GROW - 1)
-"""The levels of the version before."""
-NEWEST: Final = (FIRST, SHARDS_GROW)
+LAST: Final = max(LEVELS)
+NEWEST: Final = FIRST, LAST
 ENDED_SECONDS: Final = 60.0
 """Once faults have ended, no daemon of the version before runs for so long."""
 
 
 class UpgradeProgram:
     def __init__(self, world: ClusterSimulation) -> None:
-        self._world = world
+        """The version before is what ``world`` has installed."""
+        self._world, self._before = world, world.installed
         self._ended = asyncio.Event()
 
     async def start(self, rng: random.Random) -> None:
@@ -44,21 +44,21 @@ class UpgradeProgram:
         async with world.client("upgrader") as client:
             await until_done(client.shard_map)
             async with Admin(client, timeout_seconds=5) as admin:
-                while world.level < SHARDS_GROW:
+                while world.level < LAST:
                     await asyncio.sleep(rng.uniform(0.5, 15))
                     running = [each for each in world.daemons if not each.frozen]
-                    old = [each for each in running if each.levels == BEFORE]
+                    old = [each for each in running if each.levels == self._before]
                     goes_back = len(old) < len(running) and rng.random() < 1 / 4
                     if old and not goes_back:
                         await self._replace(rng.choice(old), NEWEST)
                     elif goes_back:
-                        await self._replace(rng.choice([each for each in running if each not in old]), BEFORE)
-                    world.installed = BEFORE if old else NEWEST
+                        await self._replace(rng.choice([each for each in running if each not in old]), self._before)
+                    world.installed = self._before if old else NEWEST
                     if rng.random() < 1 / 2:
                         await self._raise(admin)
         world.installed = NEWEST
         await asyncio.sleep(rng.uniform(0, 20))
-        world.start_daemon(levels=BEFORE)
+        world.start_daemon(levels=self._before)
         self._ended.set()
 
     async def _replace(self, daemon: SimulatedDaemon, levels: tuple[int, int]) -> None:
@@ -70,7 +70,7 @@ class UpgradeProgram:
     async def _raise(self, admin: Admin) -> None:
         before, old = self._world.level, self._old()
         with suppress(HeadgateError):
-            await admin.raise_feature_level(SHARDS_GROW)
+            await admin.raise_feature_level(LAST)
         if before < self._world.level:
             self._world.log("operator", "the feature level is raised")
             if there := [each.name for each in self._old() if each in old]:
@@ -79,15 +79,14 @@ class UpgradeProgram:
     def _old(self) -> list[SimulatedDaemon]:
         """Return the daemons of the version before that are registered."""
         owners = {session for session, _ in self._world.zookeeper.service_state.instances.values()}
-        return [
-            each for each in self._world.daemons if each.levels == BEFORE and each.zookeeper_client.session in owners
-        ]
+        old = (each for each in self._world.daemons if each.levels == self._before)
+        return [each for each in old if each.zookeeper_client.session in owners]
 
     async def finish(self) -> None:
         """Wait for the end of `start`, once faults have ended, and check that no daemon of the version before runs."""
         await self._ended.wait()
         began = asyncio.get_running_loop().time()
-        while any(each.levels == BEFORE for each in self._world.daemons):
+        while any(each.levels == self._before for each in self._world.daemons):
             if asyncio.get_running_loop().time() - began > ENDED_SECONDS:
                 raise BrokenPromiseError("a daemon runs in a cluster of a level that it does not support")
             await asyncio.sleep(1)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from controller.leadership.policy.feature_levels import supported
+from controller.leadership.policy.feature_levels import FIRST
 from controller.retention import pruner
 from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
@@ -65,7 +65,7 @@ from tests.simulation.plan import DISTURBING, Plan
 from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
 from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon
 from tests.simulation.tenants_program import tenant_limits
-from tests.simulation.upgrade_program import BEFORE
+from tests.simulation.upgrade_program import LAST
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -94,7 +94,7 @@ class ClusterSimulation:
         self.objects, self.store_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"), mqtt5=plan.seed % 4 != 0)
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
-        self.installed = BEFORE if "upgrade" in plan.programs else supported()
+        self.installed = FIRST, plan.rng("levels").randrange(FIRST, LAST) if "upgrade" in plan.programs else LAST
         """Feature levels of the version that new daemons have."""
         self.zookeeper.service_state.config = {"shards": plan.shards, "level": self.installed[1]}
         checker.level = lambda: self.level

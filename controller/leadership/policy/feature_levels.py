@@ -15,7 +15,12 @@ from headgate.model.text import short_list
 from headgate.views.cluster import FeatureLevel
 
 SHARDS_GROW: Final = 2
-LEVELS: Final = {1: "what version 0.1.0 writes", SHARDS_GROW: "raising the number of shards"}
+MURMUR_DIGESTS: Final = 3
+LEVELS: Final = {
+    1: "what version 0.1.0 writes",
+    SHARDS_GROW: "raising the number of shards",
+    MURMUR_DIGESTS: "digests of batches by MurmurHash3",
+}
 """Level → what it allows beyond the one before."""
 FIRST: Final = 1
 

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from controller.chunk_writer.group_commit import TermEndedError
+from controller.leadership.policy.feature_levels import FIRST, MURMUR_DIGESTS
 from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES, SHA_DIGEST_BYTES
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.protocol.requests import CreateTopic, Heartbeat, OpenProducer, ProduceBatch, Record, RegisterConsumer
@@ -83,6 +85,22 @@ async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
         assert isinstance(await client.call(ProduceBatch, **batch(identity, 3, records=big)), Committed)
 
     assert "unavailable" == rejected.verdict
+
+
+async def test_a_batch_from_before_the_feature_level_rose_is_recognized_after_it() -> None:
+    shard = OneShard()
+    async with shard.leader() as leader, producing(shard) as (client, identity):
+        for sequence, shard.level in enumerate((FIRST, MURMUR_DIGESTS - 1, MURMUR_DIGESTS)):
+            await client.call(ProduceBatch, **batch(identity, sequence))
+        repeated = [await client.call(ProduceBatch, **batch(identity, sequence)) for sequence in range(3)]
+        other = [
+            await client.call(ProduceBatch, **batch(identity, n, records=[Record(b"o", b"", 0)])) for n in range(3)
+        ]
+        finished = leader.state.producers[identity.producer_id].finished
+
+    assert [SHA_DIGEST_BYTES, SHA_DIGEST_BYTES, MURMUR_DIGEST_BYTES] == [len(each.digest) for each in finished]
+    assert all(each.duplicate for each in repeated)
+    assert {"invalid"} == {each.verdict for each in other}
 
 
 async def test_losing_the_broker_for_too_long_ends_the_term() -> None:

@@ -24,6 +24,7 @@ from headgate.protocol import codec, replies, requests
 from headgate.protocol.codec import (
     MAX_MESSAGE_BYTES,
     MAX_REPLY_BYTES,
+    MURMUR_DIGEST_BYTES,
     PART_BYTES,
     ChunkAnnouncement,
     ClusterDescription,
@@ -61,6 +62,7 @@ from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS, MISSED_HEARTBEATS
 from tests.support.documents.markdown import sections, ticked
 from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
+from tests.support.samples.stored_batches import stored_batch
 from tests.support.worlds.one_shard import OneShard
 
 REQUESTS, REPLIES, PUSHES = (
@@ -350,19 +352,8 @@ def _state(finished: int) -> ShardState:
         opened,
     )
     state.apply_all(first, chunk=1, at_ms=0)
-    stored = (
-        e.RecordsStored(
-            topic_id=4,
-            count=1,
-            placements=[e.Placement(0, 0, 65535, sequence, 1)],
-            size_bytes=1,
-            producer_id=2,
-            producer_epoch=1,
-            sequence=sequence,
-            digest=batch_digest(_batch(topic="deleted")),
-        )
-        for sequence in range(finished)
-    )
+    fields = {"topic_id": 4, "digest": batch_digest(_batch(topic="deleted"), MURMUR_DIGEST_BYTES)}
+    stored = (stored_batch(n, n, producer_id=2, producer_epoch=1, **fields) for n in range(finished))
     state.apply_all((*stored, e.TopicDeleted(topic_id=4, token="w")), chunk=2, at_ms=0)
     return state
 

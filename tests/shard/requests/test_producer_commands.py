@@ -9,7 +9,7 @@ from controller.snapshots.format import encode_snapshot
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import codec
-from headgate.protocol.codec import PAGE_BYTES, batch_digest
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES, PAGE_BYTES, batch_digest
 from headgate.protocol.replies import Done, ProducerIdentity, ProducerReply, SourcePosition
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import (
@@ -35,6 +35,7 @@ from shard.requests.producer_commands import (
 from shard.requests.verdicts import judge_batch
 from shard.state.producers import DELETED_NAME_RETENTION_MS
 from shard.subscriptions.refusal import Refusal
+from tests.support.samples.stored_batches import stored_batch
 from tests.support.whole_state import decode_snapshot
 from tests.support.worlds.command_shard import CommandShard, judged
 
@@ -80,20 +81,9 @@ class Shard(CommandShard):
     def store(self, producer_id: int, epoch: int = 0, sequence: int = 0, position: bytes | None = None) -> None:
         """Store one record."""
         offset = self.state.topics["orders"].tails[0].next_offset
-        placement = e.Placement(0, 0, 65535, offset, 1)
-        self.apply(
-            e.RecordsStored(
-                topic_id=0,
-                count=1,
-                placements=[placement],
-                size_bytes=1,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                sequence=sequence,
-                source_position=position,
-                digest=batch_digest(BATCH),
-            )
-        )
+        identity = {"producer_id": producer_id, "producer_epoch": epoch, "source_position": position}
+        digest = batch_digest(BATCH, MURMUR_DIGEST_BYTES)
+        self.apply(stored_batch(sequence, offset, topic_id=0, digest=digest, **identity))
 
     def batch_verdict(self, producer_id: int, epoch: int, sequence: int) -> str:
         batch = msgspec.structs.replace(BATCH, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)

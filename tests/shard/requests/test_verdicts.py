@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.model.layout import segment_hash
-from headgate.protocol.codec import batch_digest
+from headgate.protocol.codec import MURMUR_DIGEST_BYTES, SHA_DIGEST_BYTES, batch_digest
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, PROTOCOL_VERSION
 from headgate.protocol.requests import ListTopics, ProduceBatch, Record, RecordHeader, Request
 from shard.access.rules import OPEN, AccessRules
@@ -19,6 +19,7 @@ from shard.state.producers import MAX_SOURCE_POSITIONS, WINDOW
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal
+from tests.support.samples.stored_batches import stored_batch
 
 PRODUCER = 9
 HEADERS = [RecordHeader(0, "a", b"")]
@@ -37,21 +38,11 @@ def batch(
     )
 
 
-def stored(sequence: int, *, epoch: int = 0, count: int = 1, first_offset: int) -> e.RecordsStored:
-    return e.RecordsStored(
-        topic_id=1,
-        count=count,
-        placements=[e.Placement(0, 0, 65535, first_offset, count)],
-        size_bytes=2 * count,
-        producer_id=PRODUCER,
-        producer_epoch=epoch,
-        sequence=sequence,
-        digest=batch_digest(batch(records=count)),
-    )
-
-
 def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
-    """Return a shard whose producer has stored ``batches`` batches of one record, each in its own chunk from 2."""
+    """Return a shard whose producer has stored ``batches`` batches of one record, each in its own chunk from 2.
+
+    As after a raise of the feature level, the window has digests of both algorithms.
+    """
     state = ShardState(0)
     state.apply_all(
         [
@@ -62,8 +53,10 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
         chunk=1,
         at_ms=0,
     )
-    for sequence in range(batches):
-        state.apply_all([stored(sequence, epoch=epoch, first_offset=sequence)], chunk=2 + sequence, at_ms=0)
+    for n in range(batches):
+        digest = batch_digest(batch(), MURMUR_DIGEST_BYTES if n % 2 else SHA_DIGEST_BYTES)
+        stored = stored_batch(n, n, producer_id=PRODUCER, producer_epoch=epoch, digest=digest)
+        state.apply_all([stored], chunk=2 + n, at_ms=0)
     return state
 
 

@@ -146,6 +146,7 @@ class Contender:
             retention=RetentionSettings(),
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
+            feature_level=lambda: self.spreader.view.level,
             now_ms=now_ms,
             rng=random.Random(1),
             new_producer_id=partial(random.Random(1).getrandbits, 63),

@@ -211,6 +211,7 @@ class OneShard:
             observer=self.instruments,
             drained_source=self.drained,
             drain_problem=lambda: self.drain_problem,
+            feature_level=lambda: self.level,
             now_ms=self.now_ms,
             rng=random.Random(1),
             new_producer_id=partial(next, self.producer_ids),
