@@ -14,7 +14,7 @@ PROGRAM = """
 import asyncio, logging, sys
 import structlog
 from controller.process.logs import configure_logging
-from controller.settings.load import LogSettings
+from controller.settings.sections import LogSettings
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
 
 async def main():
