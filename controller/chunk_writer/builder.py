@@ -276,6 +276,7 @@ class ChunkBuilder:
         """
         self.encode_records()
         packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
+        facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         header = ChunkHeader(
             format=FORMAT,
             shard=shard,
@@ -287,8 +288,8 @@ class ChunkBuilder:
             term_id=term_id,
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
+            facts=len(facts),
         )
-        facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         headers = self.records.headers if any(self.records.headers) else []
         metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
         pages = self._pages(facts, headers)

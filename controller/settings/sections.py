@@ -243,8 +243,8 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     """Subscriptions of the shards led here, besides those of backlog_topics, that are exported by name:
     the busiest. Each has four series. Default: 100, about as many series as the rest of a daemon."""
     backlog_interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
-    """Interval at which Spark counts the backlogs of the shards led here, in seconds; each count
-    costs a warm run. Default: 15, a usual scrape interval."""
+    """Interval at which Spark counts the backlogs of the shards led here, in seconds, at most a minute; each
+    count costs a warm run. Default: 15, a usual scrape interval."""
 
 
 class IngestSettings(Section, frozen=True, kw_only=True):
@@ -384,9 +384,9 @@ class CompactionSettings(Section, frozen=True, kw_only=True):
     """Compact in the Spark process that this daemon starts, and delete chunks of the shards led
     here. False: neither; then disk usage and the reading of new consumers grow by one object per
     commit."""
-    min_chunks: Annotated[int, Meta(ge=1, le=100_000)] = 1024
-    """Number of chunks that are compacted together. Default: 1024, one second of Spark and one
-    object per segment."""
+    min_chunks: Annotated[int, Meta(ge=1, le=100_000)] = 8192
+    """Number of chunks that are compacted together. Default: 8192, two seconds of Spark and one
+    object per segment. 1024 took one second."""
     delay_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """Minimum age of a compacted chunk, in seconds. Default: 300, so that consumers at the tail
     have passed it and read each record once."""

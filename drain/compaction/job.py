@@ -6,7 +6,7 @@ range visible. Of two concurrent runs one succeeds. Objects without a manifest a
 are deleted after a delay for readers. drain.compaction.policy has the rules.
 
     headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
-        [--chunks 1024]
+        [--chunks 8192]
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.objects import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
+from headgate.ledger.objects import FANOUT, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
 
-CHUNKS: Final = 1024
+CHUNKS: Final = 8192
 OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
@@ -114,8 +114,6 @@ class CompactionJob:
         self._now_ms = now_ms
         self.published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
         self.runner = SparkRunner(session, name="compaction", run_timeout_seconds=settings.run_timeout_seconds)
-        self._levels: dict[tuple[int, ChunkRange], int] = {}
-        """Levels of the ranges that `is_due` has seen: it is called every few seconds."""
 
     async def run(self, shard: int) -> list[compacted.Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
@@ -133,15 +131,12 @@ class CompactionJob:
         return written
 
     async def is_due(self, shard: int) -> bool:
-        """Return whether a range is due if every chunk is counted; raises like `run`."""
-        ranges = ranges_to_read(await compacted.manifest_ranges(self.store, shard))
-        for each in ranges:
-            if (shard, each) not in self._levels:
-                self._levels[shard, each] = (await compacted.read_manifest(self.store, shard, each)).level
-        known = [(each, self._levels[shard, each]) for each in ranges]
-        after = compacted_through(ranges)
-        newest = after + self._settings.chunks
-        return self._next(known, newest if await Ledger(self.store, shard).exists(newest) else after) is not None
+        """Return whether enough chunks follow the last range. `run` merges ranges, too, once that is written.
+
+        Raises like `run`.
+        """
+        last = compacted_through(ranges_to_read(await compacted.manifest_ranges(self.store, shard)))
+        return await Ledger(self.store, shard).exists(last + self._settings.chunks)
 
     async def compact_next(self, shard: int) -> compacted.Manifest | None:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""
@@ -150,7 +145,12 @@ class CompactionJob:
         covering = [await compacted.read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
         result = await newest_of_ledger(self.store, shard, ledger)
-        planned = self._next([(manifest.range, manifest.level) for manifest in covering], result.watermark)
+        planned = next_compaction(
+            [(manifest.range, manifest.level) for manifest in covering],
+            watermark=result.watermark,
+            chunks=self._settings.chunks,
+            fanout=self._settings.fanout,
+        )
         if planned is None:
             return None
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
@@ -186,11 +186,6 @@ class CompactionJob:
             facts=facts_path,
             facts_checksum=checksum(facts_data),
             objects=written.objects,
-        )
-
-    def _next(self, covering: Sequence[tuple[ChunkRange, int]], watermark: int) -> PlannedCompaction | None:
-        return next_compaction(
-            covering, watermark=watermark, chunks=self._settings.chunks, fanout=self._settings.fanout
         )
 
     async def _stored_at_ms(self, shard: int, number: int) -> int:

@@ -19,17 +19,13 @@ from drain.backlog.rates import Count, History, Rates, TopicCount, append_count,
 from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
 from drain.service.processor_share import ProcessorShare, TakeShare
-from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
+from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import RunError
-from headgate.errors import StoreUnavailableError
 from headgate.process.background import BackgroundService
 
 BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one
 run."""
-AHEAD_SECONDS: Final = 16.0
-"""After a run without requests, shards that have grown are counted, so that the next request finds little new. Leaders
-ask every 15 s unless they are set to ask less often, so this costs no run beside theirs."""
 
 
 class _Topic:
@@ -95,8 +91,6 @@ class RunCoalescer(BackgroundService):
         self._wake_up = asyncio.Event()
         self.results: dict[int, Result] = {}
         """The newest ones of the shards that were requested."""
-        self._growing: set[int] = set()
-        """Shards that had grown at the last look. Only they are counted ahead: a bucket charges for looks."""
         self._topics: dict[int, Mapping[int, _Topic]] = {}
         self._count_history: dict[int, History] = {}
         self.runs = 0
@@ -192,19 +186,10 @@ class RunCoalescer(BackgroundService):
         return result
 
     async def _run_loop(self) -> None:
-        idle = True
         while True:
             if not self._wake_up.is_set():
-                idle = True
-                try:
-                    async with asyncio.timeout(AHEAD_SECONDS if self._growing else None):
-                        await self._wake_up.wait()
-                except TimeoutError:
-                    await self._count_ahead()
-                    continue
-            if idle:
+                await self._wake_up.wait()
                 await asyncio.sleep(BATCHING_DELAY_SECONDS)
-            idle = False
             self._wake_up.clear()
             heads, self._pending = self._pending, {}
             waiting, self._next_run = self._next_run, None
@@ -219,14 +204,6 @@ class RunCoalescer(BackgroundService):
                 raise
             waiting.set_result(outcome)
 
-    async def _count_ahead(self) -> None:
-        """Count the shards that have grown again. An error is left to the next request, which meets it too."""
-        grown = {shard: end for shard, end in await in_groups(self._growing, self._grown_to) if end}
-        self._growing = set(grown)
-        if grown:
-            with contextlib.suppress(MustRestartError):
-                await self._count(grown)
-
     async def _count(self, heads: Mapping[int, int]) -> RunOutcome:
         """Run the job; raises MustRestartError."""
         with self._share.patient():
@@ -236,22 +213,10 @@ class RunCoalescer(BackgroundService):
             self._index(result)
         return outcome
 
-    async def _grown_to(self, shard: int) -> int:
-        """Return the last chunk of a shard if it has grown; otherwise 0."""
-        known = self.results[shard].watermark
-        try:
-            end = await self._chunks.end_after(shard, known)
-        except StoreUnavailableError:
-            return 0
-        return end if end > known + 1 else 0
-
     def _index(self, result: Result) -> Mapping[int, _Topic]:
         """Return the topics of ``result``; those that have not changed are those of the result before it."""
         known = self._topics.get(result.shard, {})
-        if (before := self.results.get(result.shard)) is not result:
-            # One chunk is what an idle leader writes.
-            if before is None or before.watermark + 1 < result.watermark:
-                self._growing.add(result.shard)
+        if self.results.get(result.shard) is not result:
             self.results[result.shard] = result
             known = self._topics[result.shard] = {
                 topic_id: known[topic_id]

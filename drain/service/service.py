@@ -232,7 +232,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     )
     _report("Spark has started")
     if engine_of(arguments.master) == "local" and not stopping.is_set():
-        await asyncio.to_thread(warm_up, session, folder / "warm-up", _report)
+        await asyncio.to_thread(warm_up, session, _report)
     code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
     stop = loop.run_in_executor(None, _stop, session)
     await asyncio.wait({stop}, timeout=STOP_SECONDS)

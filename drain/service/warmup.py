@@ -1,59 +1,35 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
-The first run of a JVM takes as long as hundreds of later ones. The warm-up counts a generated chunk.
+The first run of a JVM takes as long as hundreds of later ones. The warm-up aggregates a made-up fact in two tasks: a
+worker of Python imports for a second, and the runs of most machines need two workers.
 
 Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from drain.backlog.aggregates import FACTS
-from drain.backlog.counting import count_chunks
-from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader, facts_of
-from headgate.ledger.objects import chunk_path
-from headgate.model import entries as e
-from headgate.model.layout import Layout
+from drain.backlog import aggregates
+from drain.backlog.aggregates import SCHEMA, aggregate
+from drain.spark import object_reader
+from drain.spark.engines import run_errors
+from drain.spark.object_reader import decode_object, read_in_tasks
 
 RUNS = 5
 """After these, a run takes about three times as long as in the steady state."""
 
 
-def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) -> None:
-    """Count a generated ledger below ``folder`` for some seconds; ``report`` each run. Raises RunError."""
-    path, url = folder / chunk_path(0, 1), folder.as_uri()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_chunk())
+def warm_up(session: SparkSession, report: Callable[[str], None]) -> None:
+    """Run for some seconds; ``report`` each run. Raises RunError."""
+
+    def work(task: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        assert callable(decode_object), "what reads objects is imported, too"
+        yield from aggregate(pa.Table.from_pylist([dict.fromkeys(SCHEMA.names, n) for n in task], SCHEMA)).to_batches()
+
     for number in range(1, RUNS + 1):
-        count_chunks(session, url, {0: range(1, 2)})
+        with run_errors():
+            sent = (object_reader.__name__, aggregates.__name__, "headgate.ledger.checksum")
+            read_in_tasks(session, [0, 1], 2, work, SCHEMA, sent).toArrow()
         report(f"warm-up run {number} of {RUNS} completed")
-
-
-def _chunk() -> bytes:
-    """Return an object with all facts that a run counts, as a leader would state them."""
-    layout = Layout.initial(1, 0).split(0, 1, 0)
-    created = e.TopicCreated(topic_id=1, topic="warm-up", segments=1, token="warm-up")  # noqa: S106 - a command's token
-    subscribed = e.SubscriptionCreated(
-        topic_id=1,
-        subscription_id=2,
-        subscription="warm-up",
-        subscription_type=e.SubscriptionType.QUEUE,
-        order="none",
-        positions={},
-    )
-    split = e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="split")  # noqa: S106 - as above
-    ranges = [e.AcknowledgedRange(0, 0, 1), e.AcknowledgedRange(0, 3, 4)]
-    acknowledged = e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges)
-    record = {"fact": "record", "topic_id": 1, "segment": 0, "offset": 0, "timestamp_ms": 0, "size_bytes": 8}
-    facts = [fact for entry in (created, subscribed, split, acknowledged) for fact in facts_of(entry, layout)]
-    header = ChunkHeader(format=FORMAT, shard=0, number=1, leader_epoch=1, at_ms=0, entries=0, records=1)
-    schema = FACTS.remove(FACTS.get_field_index("shard")).with_metadata({METADATA_KEY: msgspec.json.encode(header)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([*facts, record], schema=schema), sink)
-    return seal_parquet(memoryview(sink.getvalue()))

@@ -20,6 +20,10 @@ MARK: Final = b"HGck"
 SEAL_BYTES: Final = len(MARK) + 4
 _PARQUET_END_BYTES: Final = 8
 """The length of the footer and Parquet's own mark."""
+_STRING: Final = b"\x18"
+"""Thrift's compact protocol: the next field is a string."""
+_MORE_FOLLOWS: Final = 0x80
+"""The bit of a byte of a length that is not its last byte."""
 _JSON_FIELD: Final = b'{"checksum":"%08x",'
 _JSON_FIELD_BYTES: Final = len(_JSON_FIELD % 0)
 Crc32 = Callable[..., int]
@@ -85,3 +89,24 @@ def verify_json(data: bytes) -> None:
 def parquet_footer_start(data: bytes | memoryview) -> int:
     """Return where the footer of a Parquet object begins by its stated length; negative if that cannot be."""
     return len(data) - _PARQUET_END_BYTES - int.from_bytes(data[-_PARQUET_END_BYTES:-4], "little")
+
+
+def parquet_metadata(data: bytes, key: bytes) -> bytes | None:
+    """Return the value of ``key`` in the footer of a Parquet object.
+
+    A pair consists of two strings, each with its length. Pairs follow the statistics of the
+    columns, which contain bytes of records, so the last match counts.
+    """
+    pair = _STRING + bytes([len(key)]) + key + _STRING
+    at = data.rfind(pair, parquet_footer_start(data))
+    if at < 0:
+        return None
+    at += len(pair)
+    length = shift = 0
+    for byte in data[at : at + 5]:
+        length |= (byte & ~_MORE_FOLLOWS) << shift
+        shift += 7
+        at += 1
+        if not byte & _MORE_FOLLOWS:
+            break
+    return data[at : at + length]

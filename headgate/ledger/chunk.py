@@ -92,6 +92,8 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the term that wrote the chunk before: another one if a term begins here, 0 if this is chunk 1."""
     packed_bytes: int = 0
     """Length of the packed records, which end where the checksum begins; 0: there are none."""
+    facts: int = -1
+    """How many rows state a fact that is no record; -1: an older version, which does not say it, wrote the chunk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from headgate.errors import LedgerError, LedgerFormatError
-from headgate.ledger.checksum import ChecksumError, parquet_footer_start, verify_parquet
+from headgate.ledger.checksum import ChecksumError, parquet_footer_start, parquet_metadata, verify_parquet
 
 CHUNKS_FOLDER: Final = "chunks"
 IDENTITY_PATH: Final = "ledger.json"
@@ -26,10 +26,6 @@ _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 FANOUT: Final = 16
 """Ranges of one level that become one of the next: each record is rewritten once per level, and levels grow 16-fold."""
 _MARK: Final = b"PAR1"
-_STRING: Final = b"\x18"
-"""Thrift's compact protocol: the next field is a string."""
-_MORE_FOLLOWS: Final = 0x80
-"""The bit of a byte of a length that is not its last byte."""
 
 
 def begun_path(shard: int) -> str:
@@ -143,7 +139,7 @@ def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: 
         verify_parquet(data, crc32)
     except ChecksumError as error:
         raise LedgerError(f"{path} is damaged: {error}") from None
-    raw = _metadata_value(data, metadata_key)
+    raw = parquet_metadata(data, metadata_key)
     if raw is None:
         raise LedgerError(f"{path} is a Parquet object that headgate did not write")
     try:
@@ -157,24 +153,3 @@ def check_is_parquet(data: bytes, path: str) -> None:
     """Raise LedgerError unless ``data`` begins and ends like a Parquet object."""
     if not (data.startswith(_MARK) and data.endswith(_MARK) and parquet_footer_start(data) >= len(_MARK)):
         raise LedgerError(f"{path} is not a readable Parquet object ({len(data)} bytes)")
-
-
-def _metadata_value(data: bytes, key: bytes) -> bytes | None:
-    """Return the value of ``key`` in the footer.
-
-    A pair consists of two strings, each with its length. Pairs follow the statistics of the
-    columns, which contain bytes of records, so the last match counts.
-    """
-    pair = _STRING + bytes([len(key)]) + key + _STRING
-    at = data.rfind(pair, parquet_footer_start(data))
-    if at < 0:
-        return None
-    at += len(pair)
-    length = shift = 0
-    for byte in data[at : at + 5]:
-        length |= (byte & ~_MORE_FOLLOWS) << shift
-        shift += 7
-        at += 1
-        if not byte & _MORE_FOLLOWS:
-            break
-    return data[at : at + length]

@@ -1,4 +1,4 @@
-"""Coalescing of requests, counting ahead, and reports that repeat what has not changed."""
+"""Coalescing of requests, and reports that repeat what has not changed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,7 +21,6 @@ from drain.service.processor_share import PATIENCE_SECONDS
 from drain.service.run_coalescer import RunCoalescer, is_counted
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
-from headgate.errors import StoreUnavailableError
 from headgate.ledger.objects import chunk_folder
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
@@ -35,7 +34,6 @@ class Ledger:
     def __init__(self) -> None:
         self.length = 10
         self.runs: list[list[int]] = []
-        self.asked, self.look_seconds = 0, 0.0
         self.run_seconds = 0.0
         self.fault: Exception | None = None
         self.rows: tuple[StateRow, ...] = ()
@@ -51,11 +49,7 @@ class Ledger:
         return RunOutcome(results=results, failures=self.failures)
 
     async def end_after(self, shard: int, number: int) -> int:
-        self.asked += 1
-        await asyncio.sleep(self.look_seconds)
-        if isinstance(self.fault, StoreUnavailableError):
-            raise self.fault
-        return max(number, self.length)
+        return self.length
 
 
 def no_tables() -> ExternalTopicCounter:
@@ -107,32 +101,13 @@ async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> N
         assert (await other).watermark == ledger.length
 
 
-async def test_a_requested_shard_that_grows_is_counted_ahead_after_16_s_without_requests() -> None:
-    """Other shards are not counted: the process may serve daemons that lead only some of them."""
+async def test_an_idle_process_counts_nothing() -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:
-        for _ in range(60):
-            ledger.length += 5
-            await asyncio.sleep(1)
-        assert ledger.runs == [[0]] * 4
-        for _ in range(4):
-            await coalescer.reply(query())
-            ledger.length += 75
-            await asyncio.sleep(15)
+        ledger.length += 1000
+        await asyncio.sleep(3600)
 
-    assert ledger.runs == [[0]] * 8, "the requests suffice"
-
-
-async def test_an_idle_ledger_is_asked_once_until_a_request_finds_that_it_has_grown() -> None:
-    ledger = Ledger()
-    async with opened(ledger) as coalescer:
-        for grown, asked in ((0, 1), (1, 1), (2, 2)):  # 1: what an idle leader writes
-            ledger.length += grown
-            await coalescer.reply(query())
-            await asyncio.sleep(3600)
-            assert ledger.asked == asked
-
-    assert coalescer.runs == len(ledger.runs) == 4, "the answer to a ping contains their number"
+    assert coalescer.runs == len(ledger.runs) == 1, "the answer to a ping contains their number"
 
 
 @asynccontextmanager
@@ -149,16 +124,14 @@ async def counting(kept: LedgerInMemory) -> AsyncIterator[RunCoalescer]:
 
 
 async def test_a_process_that_learns_the_head_counts_to_it_and_lists_no_chunks() -> None:
-    """Counts ahead, and those for compaction and tables, look for the end by numbers."""
+    """Counts for compaction and tables look for the end by numbers."""
     kept = LedgerInMemory(137)
     listed = kept.store.names = AsyncMock(side_effect=kept.store.names)  # type: ignore[method-assign]
     async with counting(kept) as coalescer:
         counted = await asyncio.gather(*map(coalescer.reply, (query(), BacklogRequest(shard=0, written_to=7))))
-        await asyncio.sleep(17)
-        ahead = coalescer.results[0].watermark
         kept.grow()
         to_the_end = await coalescer.reply(BacklogRequest(shard=0))
-    assert ([7, 7], 137, 138) == ([each.watermark for each in counted], ahead, to_the_end.watermark)
+    assert ([7, 7], 138) == ([each.watermark for each in counted], to_the_end.watermark)
     assert not [each for each in listed.await_args_list if each.args[0] == chunk_folder(0)]
 
 
@@ -206,31 +179,6 @@ def test_only_a_count_of_just_the_chunks_of_the_leader_is_used_again(
 
     assert is_counted(request, Result(0, 7, (), at_ms=9, ledger_id="a")) is expected
     assert not is_counted(BacklogRequest(shard=0), Result(0, 0, ()))
-
-
-async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
-    ledger = Ledger()
-    ledger.look_seconds = 0.1
-    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
-        await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(40)))
-        await asyncio.sleep(16.05)
-
-    assert ledger.asked == 16
-
-
-@pytest.mark.parametrize(
-    "fault", [StoreUnavailableError("gone"), JvmGoneError("gone")], ids=["unreachable", "dead JVM"]
-)
-async def test_an_error_in_a_count_ahead_is_left_to_the_next_request(fault: Exception) -> None:
-    ledger = Ledger()
-    async with opened(ledger) as coalescer:
-        ledger.fault = fault
-        ledger.length += 1000
-        await asyncio.sleep(20)
-        assert not coalescer.worker.done()
-        assert bool(ledger.runs[1:]) == isinstance(fault, JvmGoneError)
-        ledger.fault = None
-        await coalescer.reply(query())
 
 
 async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:

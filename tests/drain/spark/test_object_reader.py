@@ -50,18 +50,18 @@ def is_chunk(row: dict[str, object]) -> bool:
 
 
 def test_small_objects_share_tasks_when_there_are_many() -> None:
-    limits = ReadLimits(objects_per_task=64, tasks_per_core=4, max_objects_per_task=512)
+    limits = ReadLimits(objects_per_task=64)
 
-    assert [limits.tasks(objects, cores=2) for objects in (0, 1, 64, 65, 512, 4_000, 5_000)] == [0, 1, 1, 2, 8, 8, 10]
+    assert [limits.tasks(objects, cores=4) for objects in (0, 1, 64, 65, 192, 4_000)] == [0, 1, 1, 2, 3, 4]
 
 
 def test_of_objects_read_together_the_wrong_one_is_named(ledger):
-    path = ledger.path(2)
+    path = ledger.path(1)
     table = pq.read_table(path, partitioning=None)
     place = table.column_names.index("offset")
     path.write_bytes(sealed(table.set_column(place, "offset", pa.array(["no number"] * len(table)))))
 
-    with pytest.raises(ObjectError, match=r"^chunks/shard=0003/000000000002\.parquet: "):
+    with pytest.raises(ObjectError, match=r"^chunks/shard=0003/000000000001\.parquet: "):
         rows_read(ledger.url, paths_of(ledger))
 
 

@@ -47,7 +47,7 @@ def write_archive(archive: Path) -> None:
                 "spark.sql.warehouse.dir": str(Path(folder, "warehouse")),
             },
         )
-        warm_up(session, Path(folder, "ledger"), lambda _: None)
+        warm_up(session, lambda _: None)
         # The JVM writes the archive when it ends.
         process = session.sparkContext._gateway.proc
         session.stop()
