@@ -221,7 +221,6 @@ BUGS = (
     # The handover
     Bug("A slice is granted while another consumer holds it.", HANDOVER,
         granting(lambda holdings, each, owner: each in holdings and holdings[each].consumer != owner)),
-    Bug("The holder of a drained segment keeps it.", HANDOVER, lambda right, state: right(replace(state, retired=frozenset()))),
     Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
     Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
     Bug("A revocation never times out.", "coordinator.assignment_reconciler:AssignmentReconciler.overdue_revocations", always(frozenset())),
