@@ -15,7 +15,7 @@ from controller.backup.copy import CopiedShard, copy_shard
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import Url
 from headgate.cli.terminal.output import print_table
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import present_shards, read_shards
 from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
@@ -46,21 +46,20 @@ def copy(context: CommandContext, source: str, destination: str) -> None:
 
     The copy is the ledger of one moment per shard. Objects that DESTINATION has are not copied again, so a second run
     adds what is new, and continues after an interruption. Nothing is overwritten: a DESTINATION with another ledger
-    is refused. If it is a backup, do not let a daemon write to it.
+    is refused. If it is a backup, do not let a daemon write to it. The exit code is 1 if a shard is damaged.
     """
     stores = _opened(source), _opened(destination)
     if _url(source) == _url(destination):
         raise ConfigError(f"{source} and {destination} are one store; choose another destination")
-    copied = asyncio.run(_copy(*stores, source))
-    if context.printed_as_json({"shards": copied}):
-        return
-    print_table(
-        ("shard", "last", "copied", "ranges", "snapshots"),
-        [(each.shard, each.last_chunk, each.chunks, each.ranges, each.snapshots) for each in copied],
-    )
-    click.echo(
-        f"copied {sum(each.chunks for each in copied)} chunks of {len(copied)} shards to {destination}", err=True
-    )
+    copied, problems = asyncio.run(_copy(*stores, source))
+    if not context.printed_as_json({"shards": copied}):
+        print_table(
+            ("shard", "last", "copied", "ranges", "snapshots"),
+            [(each.shard, each.last_chunk, each.chunks, each.ranges, each.snapshots) for each in copied],
+        )
+        chunks = sum(each.chunks for each in copied)
+        click.echo(f"copied {chunks} chunks of {len(copied)} shards to {destination}", err=True)
+    _fail_with(problems)
 
 
 @command(
@@ -89,11 +88,15 @@ def check(context: CommandContext, url: str, shards: int | None) -> None:
             [_row(each) for each in checked],
             drop=("epoch", "topics", "ranges", "last"),
         )
+    _fail_with(problems)
+    click.echo(f"{url} is intact: {len(checked)} shards", err=True)
+
+
+def _fail_with(problems: list[str]) -> None:
     for problem in problems:
         click.echo(problem, err=True)
     if problems:
         raise click.exceptions.Exit(1)
-    click.echo(f"{url} is intact: {len(checked)} shards", err=True)
 
 
 def _row(found: CheckedShard) -> tuple[object, ...]:
@@ -118,11 +121,18 @@ async def _shards(store: Store, name: str) -> list[int]:
     return shards
 
 
-async def _copy(source: Store, destination: Store, name: str) -> list[CopiedShard]:
-    return [
-        await copy_shard(source, destination, shard, _progress(f"shard {shard}: {{}} of {{}} chunks copied"))
-        for shard in await _shards(source, name)
-    ]
+async def _copy(source: Store, destination: Store, name: str) -> tuple[list[CopiedShard], list[str]]:
+    """Return what was copied, and what was not: the other shards are copied beside one that is damaged."""
+    copied, problems = [], []
+    for shard in await _shards(source, name):
+        on_progress = _progress(f"shard {shard}: {{}} of {{}} chunks copied")
+        try:
+            copied.append(await copy_shard(source, destination, shard, on_progress))
+        except LedgerError as error:
+            problems.append(f"shard {shard} is not complete in the copy: {error}")
+    if not copied:
+        raise LedgerError(problems[0])
+    return copied, problems
 
 
 async def _check(store: Store, name: str, shards: int | None) -> list[CheckedShard]:
