@@ -145,8 +145,7 @@ class Consumer:
         )
         self._acknowledger = Acknowledger(requests.acknowledge, self._kind, draw=self._client.rng.random, log=self._log)
         token = None if positions is None else requests.use_positions(positions)
-        starts: Mapping[SegmentId, Offset] = {} if token is None else token.positions
-        self._feed = RecordFeed(self._topic, self._kind, starts, self._tasks.spawn)
+        self._feed = self._new_feed({} if token is None else token.positions)
         self._feed.own.update(() if token is None else token.held)
         self._feed.head.history = requests.history
         self._feed.on_skipped = self._on_skipped
@@ -157,6 +156,9 @@ class Consumer:
         callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
         self._holdings = Holdings(context, callbacks)
         self._membership = Membership(context, self._holdings, self._deliveries, open_feed=self._open_feed)
+
+    def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
+        return RecordFeed(self._topic, self._kind, positions, self._tasks.spawn)
 
     def _open_feed(self, shard: int, topic_id: int) -> None:
         self._feed.open(self._client.store, shard, topic_id)
