@@ -112,7 +112,7 @@ def test_a_cluster_without_problems():
     assert report_lines(cluster()) == [
         "cluster local: 2 shards, each has a leader; complete",
         "",
-        "vm-1  ready, 0.1.0, up 3 min, drain checks ready, http://vm-1:9464",
+        "vm-1  ready, 0.1.0, up 3 min, drain ready, http://vm-1:9464",
         "  leads 0-1 (term 3)",
         "",
         "1 topic, 3 active segments, 1 sealed; 0 subscriptions, 2 consumers",
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_with_its_reason():
         "cluster local: 2 shards, 1 without a leader; incomplete: totals lack what did",
         "  not answer",
         "",
-        "vm-1  degraded, 0.1.0, up 3 min, drain checks not ready, http://vm-1:9464",
+        "vm-1  degraded, 0.1.0, up 3 min, drain not ready, http://vm-1:9464",
         "  leads 0 (term 3)",
         "vm-2  unreachable, http://vm-2:9464",
         "  leads no shard",
