@@ -30,8 +30,6 @@ from shard.steps import TakeSteps
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
 """Less than the two seconds after which a client repeats its request."""
 MAX_RESPONSE_AGE_SECONDS: Final = 60.0
-LONGEST_INTERVAL_SECONDS: Final = 60.0
-"""However seldom metrics are wanted: a drain check reads what was stored since the last count."""
 MAX_PENDING_ANSWERS: Final = 256
 """Replies that may wait for Spark."""
 
@@ -62,14 +60,13 @@ class BacklogService:
         """Query periodically until cancelled."""
         try:
             while True:
-                interval_seconds = min(self.context.backlog_interval_seconds, LONGEST_INTERVAL_SECONDS)
-                await self._refresh(interval_seconds)
+                await self._refresh(self.context.backlog_interval_seconds)
                 self.counted, now_ms = await self.latest(totals=True), self.context.now_ms()
                 found = tuple(self.counted.values())
                 self.context.observer.observe(
                     events.BacklogUpdated(shard=self.state.shard, backlogs=found, now_ms=now_ms)
                 )
-                await asyncio.sleep(interval_seconds)
+                await asyncio.sleep(self.context.backlog_interval_seconds)
         finally:
             if self._query_task is not None:
                 await cancel_and_wait(self._query_task)

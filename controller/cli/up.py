@@ -183,9 +183,10 @@ class _Node:
         ledger = previous.ledger or (folder.path / "ledger").as_uri()
         for option, given, fixed in (("shards", options.shards, previous.shards), ("ledger", options.ledger, ledger)):
             if previous.shards and given not in (None, fixed):
+                more = "; `headgate cluster set-shards` raises the number" if option == "shards" else ""
                 raise ConfigError(
                     f"--{option} {given}: the first start of {folder.path} fixed {fixed}; leave the option out, or "
-                    f"choose another folder with --data{' (see cluster set-shards)' * (option == 'shards')}"
+                    f"choose another folder with --data{more}"
                 )
         self._context = context
         self._folder = folder

@@ -242,9 +242,9 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     max_subscriptions: Annotated[int, Meta(ge=0, le=1000)] = 100
     """Subscriptions of the shards led here, besides those of backlog_topics, that are exported by name:
     the busiest. Each has four series. Default: 100, about as many series as the rest of a daemon."""
-    backlog_interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
-    """Interval at which Spark counts the backlogs of the shards led here, in seconds, at most a minute; each
-    count costs a warm run. Default: 15, a usual scrape interval."""
+    backlog_interval_seconds: Annotated[float, Meta(ge=1, le=60)] = 15.0
+    """Interval at which Spark counts the backlogs of the shards led here, in seconds; each count costs a warm
+    run. At most 60: a drain check reads what was stored since. Default: 15, a usual scrape interval."""
 
 
 class IngestSettings(Section, frozen=True, kw_only=True):

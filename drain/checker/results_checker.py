@@ -8,7 +8,7 @@ It polls for the results of a job that cron, Airflow or `spark-submit` runs (``h
 2. A result that cannot be read, or counts another ledger, is ignored; the last usable one stays in use.
 3. Tables of external topics are not read; a reply says so where a value is unknown.
 4. If a query needs a newer chunk and no newer result appears for ``stale_seconds``, the job has
-   stopped. The state becomes ``degraded`` with the shard and its watermark. Gates stay closed.
+   stopped: the state becomes ``degraded``, as it is while a shard has no result at all. Gates stay closed.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class ResultsChecker(BackgroundService):
         shard = self._shard_state(number)
         await shard.polled.wait()
         if shard.result is None:
-            raise protocol.DrainCheckError(shard.fault or "it was not read yet")
+            raise protocol.DrainCheckError(shard.fault or f"no result of shard {number} was read yet")
         return shard.result
 
     def _shard_state(self, number: int) -> _ShardState:
@@ -169,6 +169,7 @@ class ResultsChecker(BackgroundService):
             if shard.stale_since is not None and now - shard.stale_since > self.stale_seconds:
                 return "degraded", (
                     f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is needed, and "
-                    f"no newer result came for {self.stale_seconds:g} s (drain.results_stale_seconds): is the job run?"
+                    f"no newer result came for {self.stale_seconds:g} s (drain.results_stale_seconds): check that "
+                    "the backlog job still runs"
                 )
         return "ready", "published results are polled"

@@ -235,9 +235,10 @@ class Deliveries:
         """Rule 3."""
         while True:
             seconds = self.policy.ack_timeout_ms / 1000
+            late = f"not acknowledged within {seconds:g} s, the ack timeout of the subscription"
             await asyncio.sleep(min(1.0, seconds / SWEEPS) if seconds else 1.0)
             now = asyncio.get_running_loop().time()
             for holding in self.feed.holdings.values():
                 for offset, (deadline, bucket) in list(holding.deliveries.deadlines.items()):
                     if deadline <= now:
-                        self._fail(holding, offset, bucket, 0, f"not acknowledged within {seconds:g} s (--ack-timeout)")
+                        self._fail(holding, offset, bucket, 0.0, late)
