@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from io import FileIO
@@ -226,7 +227,7 @@ def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schem
             check(data, expected)
     except ChecksumError as error:
         raise ObjectError(f"{path} is damaged: {error}") from None
-    constants, own = _of_path(path), {}
+    constants, own = {} if expected is None else _of_path(path), {}
     if expected is None:
         header = _header(data, path)
         constants = {"shard": header["shard"], "stored_at_ms": header["at_ms"]}
@@ -253,12 +254,10 @@ def _packed(data: bytes, header: Mapping[str, Any], path: str) -> list[list[Any]
         return None
     end = parquet_footer_start(data) - SEAL_BYTES
     packed = data[end - header["packed_bytes"] : end]
-    try:
+    with suppress(DecodeError, TypeError):
         columns: list[list[Any]] = msgpack.decode(packed) if header["records"] else [[] for _ in _PACKED]
         if {*map(len, columns)} == {header["records"]} and len(columns) == len(_PACKED):
             return columns
-    except (DecodeError, TypeError):
-        pass
     raise ObjectError(f"{path} has unreadable packed records")
 
 
@@ -308,7 +307,8 @@ def rows_of(objects: Sequence[_ReadObject], schema: pa.Schema) -> pa.Table:
 
 def _of_path(path: str) -> dict[str, int]:
     match = _COMPACTED_PATH.search(path)
-    return {"topic_id": int(match[1]), "segment": int(match[2])} if match else {}
+    assert match is not None, f"{path} is not the name of a compacted object"
+    return {"topic_id": int(match[1]), "segment": int(match[2])}
 
 
 def _header(data: bytes, path: str) -> dict[str, Any]:

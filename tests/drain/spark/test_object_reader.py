@@ -4,20 +4,30 @@ objects."""
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from drain.backlog.aggregates import FACT_COLUMNS, FACTS
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
-from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, read_objects
+from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, decode_object, read_objects, rows_of
 from headgate.storage.object_store import MAX_CHUNK_BYTES, open_store
+from tests.support.samples.chunks import add_record, small_chunk
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 from tests.support.samples.object_formats import corrupt, of_older_format, sealed, truncate
 from tests.support.servers.s3_server import SECRET
+
+SEVENTH = "chunks/shard=0003/000000000007.parquet"
+HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+ROWS = pa.schema(
+    [*FACTS, ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS), ("stored_at_ms", pa.int64())]
+)
 
 
 @pytest.fixture
@@ -53,6 +63,29 @@ def test_small_objects_share_tasks_when_there_are_many() -> None:
     limits = ReadLimits(objects_per_task=64)
 
     assert [limits.tasks(objects, cores=4) for objects in (0, 1, 64, 65, 192, 4_000)] == [0, 1, 1, 2, 3, 4]
+
+
+def records_chunk(**limits: int) -> bytes:
+    builder = ChunkBuilder(**limits)
+    for offset in range(3):
+        add_record(builder, offset, 5, b"v", (("a", "é".encode()),) * offset)
+    return builder.encode(shard=3, number=7, leader_epoch=1, at_ms=9)
+
+
+def test_packed_records_are_the_rows_of_the_columns_if_the_chunk_states_nothing_else() -> None:
+    chunks = records_chunk(), records_chunk(packed_max_bytes=0), small_chunk(packed_max_bytes=4096)[1]
+    packed, columns, others = (decode_object(each, SEVENTH, None, ROWS) for each in chunks)
+
+    assert (True, False, False) == (packed.is_packed, columns.is_packed, others.is_packed)
+    assert rows_of([columns], ROWS) == rows_of([packed], ROWS)
+
+
+@pytest.mark.parametrize("packed", [[[1]] * 7, [1] * 7, [[1, 1, 1]] * 6], ids=["fewer", "no columns", "fewer columns"])
+def test_packed_records_that_do_not_fit_the_header_are_named(packed: object) -> None:
+    with patch("controller.chunk_writer.builder.pack_records", return_value=msgspec.msgpack.encode(packed)):
+        data = records_chunk()
+    with pytest.raises(ObjectError, match=f"^{SEVENTH} has unreadable packed records$"):
+        decode_object(data, SEVENTH, None, ROWS)
 
 
 def test_of_objects_read_together_the_wrong_one_is_named(ledger):
