@@ -204,9 +204,10 @@ def two_segments() -> Topic:
 
 
 def test_records_are_routed_by_hash_and_keep_their_order_in_each_segment() -> None:
-    """Those of a segment follow each other, so a reader takes them as a whole."""
-    keys = [b"k%d" % n for n in range(50)]
-    batch = ProduceBatch(topic="orders", records=[Record(key, b"v" * 3, 7) for key in keys])
+    """Those of a segment follow each other, so a reader takes them as a whole. Each keeps its headers."""
+    keys = [b"k%d" % n for n in range(1, 51)]  # The first one belongs to the later segment.
+    records, headers = [Record(key, b"v" * 3, 7) for key in keys], [RecordHeader(n, "key", keys[n]) for n in range(50)]
+    batch = ProduceBatch(topic="orders", records=records, headers=headers)
     topic = two_segments()
     topic.tails[1].next_offset = 100
 
@@ -214,7 +215,7 @@ def test_records_are_routed_by_hash_and_keep_their_order_in_each_segment() -> No
 
     low, high = ([key for key in keys if (segment_hash(key) < 0x8000) is low] for low in (True, False))
     assert [0] * len(low) + [1] * len(high) == columns.segment
-    assert low + high == columns.key
+    assert low + high == columns.key == [value for [(_, value)] in columns.headers]
     assert [*range(len(low)), *range(100, 100 + len(high))] == columns.offset
     assert [(0, 0), (1, 100)] == [(placement.segment, placement.first_offset) for placement in entry.placements]
     assert 50 == sum(placement.count for placement in entry.placements)
