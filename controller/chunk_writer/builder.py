@@ -194,7 +194,7 @@ PART_BYTES: Final = 256
 """What a record or a header counts besides its bytes."""
 LARGE_ENTRY_BYTES: Final = 8 * 1024
 PACKED_MAX_BYTES: Final = 4 * 1024
-"""Chunks with at most this many bytes of records contain them in MessagePack, too."""
+"""Chunks with at most this many bytes of records contain them in MessagePack, too, and so with bytes of entries."""
 
 _KINDS: Final = {"int64": (INT64, None), "string": (BYTE_ARRAY, UTF8), "binary": (BYTE_ARRAY, None)}
 """Arrow type → kind of values, and annotation."""
@@ -276,6 +276,8 @@ class ChunkBuilder:
         """
         self.encode_records()
         packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
+        is_small = sum(map(len, self._bodies)) <= self._packed_max_bytes
+        bodies = msgspec.msgpack.encode(self._bodies) if is_small else b""
         facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         header = ChunkHeader(
             format=FORMAT,
@@ -288,13 +290,14 @@ class ChunkBuilder:
             term_id=term_id,
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
+            packed_bodies_bytes=len(bodies),
             facts=len(facts),
         )
         headers = self.records.headers if any(self.records.headers) else []
         metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
         pages = self._pages(facts, headers)
         pieces, footer = (WITHHEADERS if headers else WITHOUTHEADERS).write(pages, pages[0].rows, metadata)
-        return sealed([*pieces, packed], footer, crc32)
+        return sealed([*pieces, bodies, packed], footer, crc32)
 
     def _pages(self, facts: Sequence[Mapping[str, Any]], headers: Sequence[Headers]) -> list[Page]:
         """Return the columns of all rows: entries, then facts, then records."""

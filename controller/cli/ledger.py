@@ -18,6 +18,7 @@ from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import present_shards, read_shards
 from headgate.ledger.ledger import shard_folders
+from headgate.model.text import plural
 from headgate.storage.object_store import Store, open_store
 
 PROGRESS_INTERVAL_SECONDS = 5.0
@@ -58,7 +59,7 @@ def copy(context: CommandContext, source: str, destination: str) -> None:
             [(each.shard, each.last_chunk, each.chunks, each.ranges, each.snapshots) for each in copied],
         )
         chunks = sum(each.chunks for each in copied)
-        click.echo(f"copied {chunks} chunks of {len(copied)} shards to {destination}", err=True)
+        click.echo(f"copied {plural(chunks, 'chunk')} of {plural(len(copied), 'shard')} to {destination}", err=True)
     _fail_with(problems)
 
 
@@ -89,7 +90,7 @@ def check(context: CommandContext, url: str, shards: int | None) -> None:
             drop=("epoch", "topics", "ranges", "last"),
         )
     _fail_with(problems)
-    click.echo(f"{url} is intact: {len(checked)} shards", err=True)
+    click.echo(f"{url} is intact: {plural(len(checked), 'shard')}", err=True)
 
 
 def _fail_with(problems: list[str]) -> None:

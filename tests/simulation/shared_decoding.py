@@ -89,7 +89,7 @@ class _ChunkMemory:
         records.extend(builder.records)
         known["decode_header"][id(data), shard, number] = data, header
         known["stored_records"][id(data), shard, number] = data, (header, records)
-        known["read_bodies"][id(data), chunk_path(shard, number), header.entries] = data, bodies
+        known["read_bodies"][id(data), chunk_path(shard, number), header] = data, bodies
         self._written[id(data)] = partial(self._encode, builder, **fields)
         return data
 

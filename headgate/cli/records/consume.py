@@ -20,7 +20,7 @@ from headgate.cli.arguments import PlaceOption, of_subscription, start_option, s
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.record_format import json_headers, put_text
 from headgate.model.entries import SubscriptionType
-from headgate.model.text import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON, plural
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
@@ -127,7 +127,7 @@ def consume(
 
     printed = context.run_while_read(print_records())
     if sys.stderr.isatty():
-        click.echo(f"{printed} records", err=True)
+        click.echo(plural(printed, "record"), err=True)
 
 
 async def _print_all(

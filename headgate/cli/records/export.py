@@ -25,7 +25,7 @@ from headgate.cli.records.sending import ProgressLine
 from headgate.cli.terminal.option_types import FilePath, Seconds, Url
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
 from headgate.extras import install_extra
-from headgate.model.text import UNREADABLE_JSON
+from headgate.model.text import UNREADABLE_JSON, plural
 
 if TYPE_CHECKING:
     from headgate import Admin
@@ -153,7 +153,7 @@ class TableExport:
             await admin.seek(self.topic, self.subscription, positions=positions, topic_id=now.topic.topic_id)
             self.reported = exporter.reached
         if self.follow and exporter.records > before:
-            click.echo(f"headgate: exported {exporter.records - before} records", err=True)
+            click.echo(f"headgate: exported {plural(exporter.records - before, 'record')}", err=True)
 
     def report(self, exporter: Exporter) -> None:
         found = {
@@ -168,7 +168,7 @@ class TableExport:
             "pruned": exporter.pruned,
         }
         self.context.printed_as_json(found)
-        text = "exported {records} records in {commits} commits"
+        text = f"exported {plural(exporter.records, 'record')} in {plural(exporter.commits, 'commit')}"
         if self.rows.unfit:
             text += "; {unfit} values do not fit the schema and are only in column value, first {first_unfit}"
         if self.rows.without_timestamp:

@@ -24,6 +24,7 @@ from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
+from headgate.model.text import plural
 from headgate.process.background import end_tasks
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def read(
     line = form or (record_formatter("%v\\n") if raw else record_line)
     printed = context.run_while_read(_print_records(context, topic, wanted, line))
     if sys.stderr.isatty():
-        click.echo(f"{printed} records", err=True)
+        click.echo(plural(printed, "record"), err=True)
 
 
 def _check_starts(starts: tuple[arguments.PlaceOption, ...], *, tail: int | None, follow: bool) -> None:

@@ -31,7 +31,7 @@ def test_a_copy_is_checked_and_copied_again(invoke: Invoke, source: Path, tmp_pa
     check = invoke("ledger", "check", str(copy), "--json")
     second = invoke("ledger", "copy", str(source), str(copy), "--json")
 
-    assert (0, f"copied 8 chunks of 1 shards to {copy.as_uri()}\n") == (first.exit_code, first.stderr)
+    assert (0, f"copied 8 chunks of 1 shard to {copy.as_uri()}\n") == (first.exit_code, first.stderr)
     assert json.loads(check.stdout)["intact"]
     assert 8 == json.loads(check.stdout)["shards"][0]["last_chunk"]
     assert 0 == json.loads(second.stdout)["shards"][0]["chunks"]
@@ -48,7 +48,7 @@ def test_a_problem_is_a_line_and_the_exit_code(invoke: Invoke, source: Path) -> 
 def test_the_table_of_an_intact_ledger_fits_eighty_columns(invoke: Invoke, source: Path) -> None:
     result = invoke("ledger", "check", str(source))
 
-    assert (0, f"{source} is intact: 1 shards\n") == (result.exit_code, result.stderr)
+    assert (0, f"{source} is intact: 1 shard\n") == (result.exit_code, result.stderr)
     assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
     assert "1970-01-01 00:00:00" in result.stdout
 

@@ -1,6 +1,7 @@
 """Chunks: encoding and decoding, and rejection of objects that are not chunks."""
 
 import io
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,14 +18,16 @@ from tests.support.samples.chunks import add_record, small_chunk
 from tests.support.samples.object_formats import sealed
 
 
-def test_entries_and_records_are_decoded_as_they_were_added() -> None:
-    builder, data = small_chunk()
+@pytest.mark.parametrize("packed_max_bytes", [0, 4096])
+def test_entries_and_records_are_decoded_as_they_were_added(packed_max_bytes: int) -> None:
+    builder, data = small_chunk(packed_max_bytes=packed_max_bytes)
 
     decoded = chunk.decode(data, shard=3, number=7)
     _, records = chunk.decode_records(data, shard=3, number=7)
 
     assert tuple(builder.entries) == decoded.entries
     assert (2, 99) == (decoded.header.leader_epoch, decoded.header.at_ms)
+    assert (decoded.header.packed_bodies_bytes > 0) == (packed_max_bytes > 0)
     assert [b"v0", b"v1"] == records.value
     assert [0, 1] == records.offset
 
@@ -40,6 +43,14 @@ def test_a_small_chunk_has_its_records_packed_as_in_its_columns() -> None:
     assert pq.read_table(io.BytesIO(small)) == pq.read_table(io.BytesIO(large))
     with pytest.raises(LedgerError, match="has unreadable packed records"):
         chunk.decode_records(sealed(pq.read_table(io.BytesIO(small))), shard=3, number=7)
+
+
+@pytest.mark.parametrize(("packed", "reason"), [(b"\7", "an entry that this version cannot"), (b"\x90", "0 entries")])
+def test_packed_entries_that_are_not_those_of_the_header_are_rejected(packed: bytes, reason: str) -> None:
+    with patch("msgspec.msgpack.encode", return_value=packed):
+        data = small_chunk(packed_max_bytes=4096)[1]
+    with pytest.raises(LedgerError, match=f"has {reason}"):
+        chunk.decode(data, shard=3, number=7)
 
 
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple)
@@ -83,20 +94,6 @@ def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:
     ]
 
 
-def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> None:
-    kinds = [
-        e.TermStarted(leader_epoch=1, instance="a"),
-        e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=3),
-        e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)]),
-        e.SubscriptionCreated(
-            topic_id=1, subscription_id=2, subscription="s", subscription_type=None, order="strict", positions={0: 4}
-        ),
-        e.SegmentsMerged(topic_id=1, segments=(1, 2), end_offsets=(3, 4), token="t"),
-    ]
-
-    assert kinds == [e.decode_entry(e.encode_entry(entry)) for entry in kinds]
-
-
 @pytest.mark.parametrize(
     "damaged", [small_chunk()[1][:-100], b"", b"PAR1 and nothing else"], ids=["truncated", "empty", "foreign"]
 )
@@ -121,7 +118,7 @@ def test_a_foreign_parquet_object_is_rejected() -> None:
 
 def test_an_unknown_entry_is_rejected() -> None:
     """Skipping an entry would lose what it states."""
-    builder = ChunkBuilder()
+    builder = ChunkBuilder(packed_max_bytes=0)
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     original = e.encode_entry(builder.entries[0])
     data = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)
