@@ -251,7 +251,7 @@ class Leader:
         new.rename(target)
 
     def _store(self, batch: requests.ProduceBatch) -> replies.Committed:
-        return replies.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
+        return replies.Committed(placements=self.write(batch.records, batch.headers_by_record), topic_id=TOPIC_ID)
 
     def write(self, records: list[requests.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
         placements = self.ledger.write(

@@ -126,7 +126,7 @@ def read_bodies(data: bytes, path: str, header: ChunkHeader) -> list[bytes]:
     Raises msgspec.DecodeError for packed ones that cannot be read.
     """
     if header.packed_bodies_bytes:
-        end = _packed_end(data) - header.packed_bytes
+        end = parquet_footer_start(data) - SEAL_BYTES - header.packed_bytes
         bodies = _PACKED_BODIES.decode(data[end - header.packed_bodies_bytes : end])
         found = len(bodies)
     else:
@@ -139,17 +139,13 @@ def read_bodies(data: bytes, path: str, header: ChunkHeader) -> list[bytes]:
     return bodies
 
 
-def _packed_end(data: bytes) -> int:
-    return parquet_footer_start(data) - SEAL_BYTES
-
-
 def stored_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, RecordColumns | Columns]:
     """Return the header and the records of a chunk, values or columns. Raises LedgerError like `decode`."""
     header = decode_header(data, shard=shard, number=number)
     if not header.records:
         return header, RecordColumns()
     if header.packed_bytes:
-        end = _packed_end(data)
+        end = parquet_footer_start(data) - SEAL_BYTES
         try:
             return header, RecordColumns(*_PACKED.decode(data[end - header.packed_bytes : end]))
         except msgspec.DecodeError as error:

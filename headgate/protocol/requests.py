@@ -3,6 +3,7 @@
 Every request is safe to repeat: it has a token or a sequence, or repeating it has no further effect.
 """
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -116,7 +117,7 @@ class RecordHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     value: bytes
 
 
-class ProduceBatch(RequestBody, frozen=True, tag="produce"):
+class ProduceBatch(RequestBody, frozen=True, tag="produce", dict=True):
     """Store records of one topic. A retry carries the same records under the same sequence.
 
     ``producer_id`` and ``sequence``: both, or neither for a batch that may be stored twice.
@@ -151,8 +152,9 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
             raise ValueError("source_position without topic_id: ask for the position in the topic first")
         _require_whole_identity(self.producer_id, self.producer_epoch, self.sequence)
 
+    @cached_property
     def headers_by_record(self) -> dict[int, Headers]:
-        """Return index of a record → its headers, of the records that have any."""
+        """Index of a record → its headers, of the records that have any."""
         found: dict[int, list[Header]] = {}
         for header in self.headers:
             found.setdefault(header.record, []).append((header.name, header.value))

@@ -77,7 +77,7 @@ def route_batch(
         found.key += [record.key for record in records]
         found.value += [record.value for record in records]
     found.topic_id = [topic.topic_id] * len(segments)
-    headers, order = batch.headers_by_record(), range(len(segments))
+    headers, order = batch.headers_by_record, range(len(segments))
     found.headers = (
         [headers.get(each, ()) for each in sorted(order, key=segments.__getitem__)] if headers else [()] * len(order)
     )
@@ -99,7 +99,7 @@ def route_batch(
 
 def refused_record(batch: requests.ProduceBatch) -> str | None:
     """Return which record of ``batch`` is too large, has no key, or has headers that it may not have; or None."""
-    headers = batch.headers_by_record()
+    headers = batch.headers_by_record
     if headers and (last := max(headers)) >= len(batch.records):
         return f"the batch has {len(batch.records)} records, and a header for record {last}"
     for index, record in enumerate(batch.records):

@@ -268,7 +268,7 @@ class ScriptedCluster:
 
     def store_batch(self, batch: requests.ProduceBatch) -> replies.Committed:
         self.positions.append(batch.source_position)
-        placements = self.ledger.write(batch.records, batch.headers_by_record(), segments=range(self.segments))
+        placements = self.ledger.write(batch.records, batch.headers_by_record, segments=range(self.segments))
         return replies.Committed(placements=placements, topic_id=TOPIC_ID)
 
     def store_records(self, records: list[requests.Record], leader: ScriptedLeader | None = None) -> None:
