@@ -7,6 +7,7 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
    is in a range and in a snapshot that exist afterwards. The feature level is copied before and after them.
 2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
    that it does not contain, and give their numbers to others.
+   A range lacks the records of segments that the source has deleted: the chunks that delete them are copied before it.
 3. Only the ranges that readers read are copied. Their manifests name the destination's id, which it gets now: the copy
    is another ledger. At the end every number is a chunk, or in such a range.
 4. Nothing is overwritten. A second run continues, and adds what is new.
@@ -77,6 +78,8 @@ class _Copy:
         self._from = Ledger(source, shard)
         self._to = Ledger(destination, shard)
         self._on_progress = on_progress
+        self._last = 0
+        """The last chunk that is copied."""
 
     async def run(self) -> CopiedShard:
         before = await self._to.numbers()
@@ -86,14 +89,14 @@ class _Copy:
         await self._copy_levels()
         missing = sorted(set(numbers) - set(before))
         await self._copy(dict.fromkeys(chunk_path(self._shard, n) for n in missing), PARALLEL_CHUNKS, self._on_progress)
-        last = numbers[-1] if numbers else 0
+        last = self._last = numbers[-1] if numbers else 0
         ranges = await self._copy_ranges(last, ledger_id)
-        newer = await self._copy_newer_chunks(last)
-        snapshots = await self._copy_snapshots(last + newer)
+        await self._copy_newer_chunks()
+        snapshots = await self._copy_snapshots()
         await self._copy_levels()
         await self._require_readable()
         await self._to.name_begun()
-        return CopiedShard(self._shard, last + newer, len(missing) + newer, ranges, snapshots)
+        return CopiedShard(self._shard, self._last, len(missing) + self._last - last, ranges, snapshots)
 
     async def _listed(self) -> list[int]:
         """Return the source's numbers. A listing made during writes may show a chunk and not yet the one before it."""
@@ -149,21 +152,23 @@ class _Copy:
         manifest = await read_manifest(self._source, self._shard, chunks)
         if not await self._copy(named_paths(manifest), PARALLEL_COMPACTED):
             state, _ = await catch_up(self._from, ShardState(self._shard), lambda _: None, complete_now)
+            # A copy that lacks records of a segment must not end before the segment does.
+            await self._copy_newer_chunks()
+            if self._last < state.chunk:
+                raise LedgerError(f"{chunk_path(self._shard, self._last + 1)} was trimmed meanwhile: copy again")
             if not await self._copy(named_paths(manifest, state.segments()), PARALLEL_COMPACTED):
                 raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
         with contextlib.suppress(ObjectExistsError):
             await create_manifest(self._destination, msgspec.structs.replace(manifest, ledger_id=ledger_id))
 
-    async def _copy_newer_chunks(self, last: int) -> int:
-        """Copy the chunks after ``last`` up to the first missing one; return how many."""
-        copied = 0
-        while await self._copy({chunk_path(self._shard, last + copied + 1): None}, 1):
-            copied += 1
-        return copied
+    async def _copy_newer_chunks(self) -> None:
+        """Copy the chunks written meanwhile, up to the first missing one."""
+        while await self._copy({chunk_path(self._shard, self._last + 1): None}, 1):
+            self._last += 1
 
-    async def _copy_snapshots(self, last: int) -> int:
+    async def _copy_snapshots(self) -> int:
         have = set(await self._to.snapshots())
-        numbers = [number for number in await self._from.snapshots() if number <= last and number not in have]
+        numbers = [number for number in await self._from.snapshots() if number <= self._last and number not in have]
         await self._copy(dict.fromkeys(snapshot_path(self._shard, number) for number in numbers), 1)
         return len(numbers)
 

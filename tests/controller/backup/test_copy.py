@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from controller.snapshots.job import take_snapshot
 from headgate.errors import LedgerError, StoreUnavailableError
-from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
+from headgate.ledger.checksum import checksum
+from headgate.ledger.compacted import CompactedObject, create_manifest, manifest_folder, manifest_path, read_manifest
 from headgate.ledger.identity import identity_object, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
@@ -158,6 +160,49 @@ async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
     with pytest.raises(LedgerError, match="a compacted object is missing: an object that manifests/shard=0000"):
         await copied(source, destination)
     assert not any(path.startswith("manifests/") for path in destination.objects)
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_a_copy_without_the_data_of_a_deleted_topic_has_its_deletion(trimmed: bool) -> None:
+    """The source deletes both after the last chunk was copied, and may have trimmed the deletion, too."""
+    source, path = LedgerInMemory(3), "compacted/shard=0000/1-4/topic_id=1/segment=0/x.parquet"
+    source.grow(e.TopicCreated(topic_id=1, topic="sensors", token="t", segments=1))
+    source.store.objects[path] = b"records"
+    item = CompactedObject(
+        path=path,
+        topic_id=1,
+        segment=0,
+        first_offset=0,
+        end_offset=1,
+        size_bytes=7,
+        first_at_ms=2,
+        last_at_ms=2,
+        checksum=checksum(b"records"),
+    )
+    manifest = await compacted_objects(source.ledger, 1, 4)
+    await create_manifest(source.store, msgspec.structs.replace(manifest, objects=[item]))
+
+    listed = source.store.names
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        if prefix == manifest_folder(0) and source.store.objects.pop(path, None):
+            source.grow(e.TopicDeleted(topic_id=1, token="d"))
+            if trimmed:
+                source.grow()
+                await source.snapshot()
+                source.trim(6)
+        return await listed(prefix, after)
+
+    source.store.names = names  # type: ignore[method-assign]
+
+    def interrupt(created: str) -> None:
+        if created.startswith("manifests/"):
+            raise StoreUnavailableError("the network is down")
+
+    destination = Watched(interrupt)
+    with pytest.raises(LedgerError if trimmed else StoreUnavailableError):
+        await copied(source, destination)
+    assert [] == await problems(destination)
 
 
 async def test_a_chunk_that_the_listing_missed_is_copied() -> None:
