@@ -67,16 +67,12 @@ async def copy_shard(source: Store, destination: Store, shard: int, on_progress:
         LedgerError: the destination contains another ledger, or the source is damaged.
         StoreUnavailableError, OutcomeUnknownError: a store failed; run it again.
     """
-    return await _Copy(source, destination, shard, on_progress).run()
+    return await _Copy(Ledger(source, shard), Ledger(destination, shard), on_progress).run()
 
 
 class _Copy:
-    def __init__(self, source: Store, destination: Store, shard: int, on_progress: OnProgress) -> None:
-        self._source = source
-        self._destination = destination
-        self._shard = shard
-        self._from = Ledger(source, shard)
-        self._to = Ledger(destination, shard)
+    def __init__(self, source: Ledger, destination: Ledger, on_progress: OnProgress) -> None:
+        self._from, self._to, self._shard = source, destination, source.shard
         self._on_progress = on_progress
         self._last = 0
         """The last chunk that is copied."""
@@ -85,7 +81,7 @@ class _Copy:
         before = await self._to.numbers()
         numbers = await self._listed()
         await self._require_same_history(numbers, before)
-        ledger_id = await claim_ledger_id(self._destination, "the destination")
+        ledger_id = await claim_ledger_id(self._to.store, "the destination")
         await self._copy_levels()
         missing = sorted(set(numbers) - set(before))
         await self._copy(dict.fromkeys(chunk_path(self._shard, n) for n in missing), PARALLEL_CHUNKS, self._on_progress)
@@ -121,35 +117,33 @@ class _Copy:
             raise LedgerError(f"{chunk_path(self._shard, before[-1])} is of another term: {remedy}")
 
     async def _require_readable(self) -> None:
-        ranges = ranges_to_read(await manifest_ranges(self._destination, self._shard))
+        ranges = ranges_to_read(await manifest_ranges(self._to.store, self._shard))
         for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
             raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
 
     async def _copy_levels(self) -> None:
-        if (level := await read_level(self._source)) is not None:
-            await name_level(self._destination, level, await read_shards(self._source))
+        if (level := await read_level(self._from.store)) is not None:
+            await name_level(self._to.store, level, await read_shards(self._from.store))
 
     async def _copy_ranges(self, last: int, ledger_id: str) -> int:
         """Copy the compacted ranges that end at ``last`` or before, each after its objects."""
-        copied = 0
-        have = set(await manifest_ranges(self._destination, self._shard))
+        have = set(before := await manifest_ranges(self._to.store, self._shard))
         for attempt in range(1, LISTINGS + 1):
-            listed = await manifest_ranges(self._source, self._shard)
+            listed = await manifest_ranges(self._from.store, self._shard)
             ranges = ranges_to_read(each for each in listed if each.last <= last)
             try:
-                for chunks in sorted(set(ranges) - have, key=lambda each: (each.first, each.last)):
+                for chunks in sorted(set(ranges) - have):
                     await self._copy_range(chunks, ledger_id)
                     have.add(chunks)
-                    copied += 1
             except ObjectMissingError as error:
                 if attempt == LISTINGS:
                     raise LedgerError(f"a compacted object is missing: {error}") from None
             else:
                 break
-        return copied
+        return len(have) - len(before)
 
     async def _copy_range(self, chunks: ChunkRange, ledger_id: str) -> None:
-        manifest = await read_manifest(self._source, self._shard, chunks)
+        manifest = await read_manifest(self._from.store, self._shard, chunks)
         if not await self._copy(named_paths(manifest), PARALLEL_COMPACTED):
             state, _ = await catch_up(self._from, ShardState(self._shard), lambda _: None, complete_now)
             # A copy that lacks records of a segment must not end before the segment does.
@@ -159,7 +153,7 @@ class _Copy:
             if not await self._copy(named_paths(manifest, state.segments()), PARALLEL_COMPACTED):
                 raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
         with contextlib.suppress(ObjectExistsError):
-            await create_manifest(self._destination, msgspec.structs.replace(manifest, ledger_id=ledger_id))
+            await create_manifest(self._to.store, msgspec.structs.replace(manifest, ledger_id=ledger_id))
 
     async def _copy_newer_chunks(self) -> None:
         """Copy the chunks written meanwhile, up to the first missing one."""
@@ -167,8 +161,8 @@ class _Copy:
             self._last += 1
 
     async def _copy_snapshots(self) -> int:
-        have = set(await self._to.snapshots())
-        numbers = [number for number in await self._from.snapshots() if number <= self._last and number not in have]
+        new = set(await self._from.snapshots()).difference(await self._to.snapshots())
+        numbers = sorted(number for number in new if number <= self._last)
         await self._copy(dict.fromkeys(snapshot_path(self._shard, number) for number in numbers), 1)
         return len(numbers)
 
@@ -184,7 +178,7 @@ class _Copy:
 
     async def _copy_object(self, path: str, expected: int | None) -> bool:
         try:
-            data = await self._source.read(path)
+            data = await self._from.store.read(path)
             sealed = verify if path.endswith(".snapshot") else verify_parquet
             sealed(data) if expected is None else check(data, expected)
         except ObjectMissingError:
@@ -192,5 +186,5 @@ class _Copy:
         except ChecksumError as error:
             raise LedgerError(f"the source's {path} is damaged: {error}; put a good copy in its place") from None
         with contextlib.suppress(ObjectExistsError):
-            await create_own(self._destination, path, data)
+            await create_own(self._to.store, path, data)
         return True

@@ -1,6 +1,6 @@
 """A copy of a shard is a prefix of it, also while the source is written, compacted and trimmed."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -10,13 +10,14 @@ from controller.backup.copy import CopiedShard, copy_shard
 from controller.snapshots.job import take_snapshot
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.checksum import checksum
-from headgate.ledger.compacted import CompactedObject, create_manifest, manifest_folder, manifest_path, read_manifest
+from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
 from headgate.ledger.identity import identity_object, name_level, read_ledger_id, read_level, read_shards
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, chunk_name, chunk_path, snapshot_folder
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.manifests import compacted_object
 from tests.support.whole_state import everything
 from trials.compaction import compact, compacted_objects
 
@@ -35,6 +36,18 @@ class Watched(FakeStore):
     async def create(self, path: str, data: bytes) -> None:
         await super().create(path, data)
         self.on_create(path)
+
+
+def before_listing(source: LedgerInMemory, folder: str, change: Callable[[], Awaitable[None]]) -> None:
+    """Call ``change`` before the first listing of ``folder``."""
+    listed, changes = source.store.names, [change]
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        if prefix == folder and changes:
+            await changes.pop()()
+        return await listed(prefix, after)
+
+    source.store.names = names  # type: ignore[method-assign]
 
 
 async def copied(source: LedgerInMemory, destination: FakeStore) -> CopiedShard:
@@ -103,17 +116,13 @@ async def test_chunks_that_are_written_meanwhile_are_copied_and_no_snapshot_is_a
 async def test_a_snapshot_ahead_of_the_copied_chunks_is_left_out() -> None:
     """It appears after the last chunk was copied. A daemon would refuse the copy."""
     source, destination = LedgerInMemory(4), FakeStore()
-    later = LedgerInMemory(6)
-    await later.snapshot()
-    listed = source.store.names
 
-    async def names(prefix: str, after: str = "") -> list[str]:
-        if prefix == snapshot_folder(0):
-            source.store.objects |= later.store.objects
-        return await listed(prefix, after)
+    async def take() -> None:
+        later = LedgerInMemory(6)
+        await later.snapshot()
+        source.store.objects |= later.store.objects
 
-    source.store.names = names  # type: ignore[method-assign]
-
+    before_listing(source, snapshot_folder(0), take)
     assert 0 == (await copied(source, destination)).snapshots
     await assert_equal_state(source, destination)
 
@@ -137,18 +146,12 @@ async def test_chunks_that_are_trimmed_before_they_are_copied_are_in_the_copied_
 async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
     """Its numbers would be given to other chunks."""
     source, destination = LedgerInMemory(6), FakeStore()
-    listed = source.store.names
 
-    async def names(prefix: str, after: str = "") -> list[str]:
-        if prefix == manifest_folder(0) and not any(path.startswith("compacted/") for path in source.store.objects):
-            later = await compacted(8, 8)
-            source.store.objects |= {
-                path: data for path, data in later.store.objects.items() if not path.startswith("chunks/")
-            }
-        return await listed(prefix, after)
+    async def publish() -> None:
+        later = (await compacted(8, 8)).store.objects
+        source.store.objects |= {path: data for path, data in later.items() if not path.startswith("chunks/")}
 
-    source.store.names = names  # type: ignore[method-assign]
-
+    before_listing(source, manifest_folder(0), publish)
     assert 0 == (await copied(source, destination)).ranges
     assert [] == await problems(destination)
 
@@ -168,32 +171,19 @@ async def test_a_copy_without_the_data_of_a_deleted_topic_has_its_deletion(trimm
     source, path = LedgerInMemory(3), "compacted/shard=0000/1-4/topic_id=1/segment=0/x.parquet"
     source.grow(e.TopicCreated(topic_id=1, topic="sensors", token="t", segments=1))
     source.store.objects[path] = b"records"
-    item = CompactedObject(
-        path=path,
-        topic_id=1,
-        segment=0,
-        first_offset=0,
-        end_offset=1,
-        size_bytes=7,
-        first_at_ms=2,
-        last_at_ms=2,
-        checksum=checksum(b"records"),
-    )
+    item = compacted_object(1, 0, path, checksum=checksum(b"records"))
     manifest = await compacted_objects(source.ledger, 1, 4)
     await create_manifest(source.store, msgspec.structs.replace(manifest, objects=[item]))
 
-    listed = source.store.names
+    async def delete() -> None:
+        del source.store.objects[path]
+        source.grow(e.TopicDeleted(topic_id=1, token="d"))
+        if trimmed:
+            source.grow()
+            await source.snapshot()
+            source.trim(6)
 
-    async def names(prefix: str, after: str = "") -> list[str]:
-        if prefix == manifest_folder(0) and source.store.objects.pop(path, None):
-            source.grow(e.TopicDeleted(topic_id=1, token="d"))
-            if trimmed:
-                source.grow()
-                await source.snapshot()
-                source.trim(6)
-        return await listed(prefix, after)
-
-    source.store.names = names  # type: ignore[method-assign]
+    before_listing(source, manifest_folder(0), delete)
 
     def interrupt(created: str) -> None:
         if created.startswith("manifests/"):
