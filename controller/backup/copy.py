@@ -105,8 +105,7 @@ class _Copy:
         if not before:
             return
         remedy = "the destination is not a copy of this ledger, or was written to; choose an empty destination"
-        last = max(numbers, default=0)
-        if before[-1] > last:
+        if before[-1] > (last := max(numbers, default=0)):
             raise LedgerError(
                 f"{chunk_folder(self._shard)}: the destination has chunk {before[-1]}, and the source ends at {last}: "
                 f"{remedy}"
@@ -161,8 +160,8 @@ class _Copy:
             self._last += 1
 
     async def _copy_snapshots(self) -> int:
-        new = set(await self._from.snapshots()).difference(await self._to.snapshots())
-        numbers = sorted(number for number in new if number <= self._last)
+        have = await self._to.snapshots()
+        numbers = [each for each in await self._from.snapshots() if each <= self._last and each not in have]
         await self._copy(dict.fromkeys(snapshot_path(self._shard, number) for number in numbers), 1)
         return len(numbers)
 

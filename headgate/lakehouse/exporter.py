@@ -103,19 +103,21 @@ class Exporter:
                     pending.append(pa.record_batch(rows.arrow()))
                     pending_bytes += pending[-1].nbytes
                     if pending_bytes >= self._commit_bytes:
-                        await self._commit(pending, now, unread)
+                        await self._commit(pending, now, unread, reader)
                         progress()
                         pending, pending_bytes = [], 0
         except LedgerError as error:
             failed = error
         if pending:
-            await self._commit(pending, now, unread)
+            await self._commit(pending, now, unread, reader)
             progress()
         if failed is not None:
             raise failed
 
-    async def _commit(self, batches: list[pa.RecordBatch], now: Snapshot, unread: dict[int, int]) -> None:
-        """Add ``batches`` to the table, and move ``unread`` behind them, unless the ledger of ``now`` was replaced."""
+    async def _commit(
+        self, batches: list[pa.RecordBatch], now: Snapshot, unread: dict[int, int], reader: TopicReader
+    ) -> None:
+        """Add ``batches`` to the table, and move ``unread`` behind them, unless their ledger was replaced."""
         rows = await asyncio.to_thread(self._rows.table, batches)
         ends = rows.group_by("segment").aggregate([("offset", "max")])
         unread |= {
@@ -123,7 +125,7 @@ class Exporter:
         }
         # A chunk behind the rows: it is missing in an older ledger, which may have other records at their offsets.
         position = Snapshot(now.topic, self._source.ledger_id, *await self._source.newest()).position(unread)
-        if await self._source.ledger.term_id_at(now.chunk) != now.term_id:
+        if await self._source.ledger.term_id_at(now.chunk) != now.term_id or not await reader.is_same_history():
             raise HeadgateError(f"an older ledger was put back while {now.topic.topic!r} was exported")
         await asyncio.to_thread(self._table.append, rows, position)
         self.reached |= unread

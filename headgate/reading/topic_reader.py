@@ -110,16 +110,16 @@ class TopicReader:
         """Let `stored` continue, in all segments, from the ends of a description up to those of a newer one.
 
         Return False if that is of another topic, or if the ledger has another history than the last chunk that was
-        read. Raises like `Ledger.term_id_at`.
+        read. Raises like `is_same_history`.
         """
-        known = await self._is_same_history()
         for each in topic.segments:
             self._next_offsets.setdefault(each.segment, 0)
             self._ends[each.segment] = each.next_offset
         self._next_chunk = min(self._next_chunk, self._first_uncounted)
-        return known and topic.topic_id == self._topic_id
+        return topic.topic_id == self._topic_id and await self.is_same_history()
 
-    async def _is_same_history(self) -> bool:
+    async def is_same_history(self) -> bool:
+        """Return whether the ledger has the chunk that was read last. Raises like `Ledger.term_id_at`."""
         last = self._last_read
         return last is None or last.term_id == await self._ledger.term_id_at(last.number)
 
@@ -250,7 +250,7 @@ class TopicReader:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
         plan, self._first_plan = self._first_plan or await self._plan(), None
         ahead = [item for item in plan.objects if self._is_ahead(item)]
-        if (ahead or plan.chunks) and not await self._is_same_history():
+        if (ahead or plan.chunks) and not await self.is_same_history():
             raise LedgerError(PUT_BACK)
         async with aclosing(self._read_objects(ahead)) as objects:
             async for item, columns in objects:

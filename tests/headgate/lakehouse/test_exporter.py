@@ -126,16 +126,27 @@ async def test_an_export_that_continues_reads_what_is_new_only() -> None:
     assert reads["read"] - before < 8
 
 
-async def test_nothing_is_added_once_an_older_ledger_was_put_back() -> None:
+@pytest.mark.parametrize("known_chunks", [4, 3], ids=["the newest known", "one that was written since"])
+async def test_nothing_is_added_once_an_older_ledger_was_put_back_without_chunk(
+    known_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known, commits = LedgerWithPositions(), []
-    for at_ms in range(1, 5):
+    for at_ms in range(1, known_chunks + 1):
         await known.write(at_ms, 0)
     exporter = export(known, MemoryTable(commits, iter(())), commit_bytes=10**6)
-    planned = await exporter.plan()
-    other = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=4, term_id=77)
-    known.ledger.store.objects[chunk_path(0, 4)] = other
+    now, starts = await exporter.plan()
+    for at_ms in range(known_chunks + 1, 5):  # After the newest chunk was looked for, and before the topic was.
+        await known.write(at_ms, 0)
+    rows_of = TableRows.table
+
+    def put_back(*given: Any) -> pa.Table:
+        other = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=4, term_id=77)
+        known.ledger.store.objects[chunk_path(0, 4)] = other
+        return rows_of(*given)
+
+    monkeypatch.setattr(TableRows, "table", put_back)
     with pytest.raises(HeadgateError, match="an older ledger was put back while 't' was exported"):
-        await exporter.run(*planned, lambda: None)
+        await exporter.run(now._replace(topic=known.description()), starts, lambda: None)
     assert not commits
 
 
