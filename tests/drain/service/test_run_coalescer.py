@@ -135,13 +135,14 @@ async def test_a_process_that_learns_the_head_counts_to_it_and_lists_no_chunks()
     assert not [each for each in listed.await_args_list if each.args[0] == chunk_folder(0)]
 
 
-async def test_a_run_for_one_question_to_a_chunk_and_one_to_the_end_counts_to_the_end() -> None:
+async def test_a_run_for_two_questions_counts_to_the_chunk_of_the_one_that_asks_for_more() -> None:
     kept = LedgerInMemory(137)
-    for heads in ((0, 7), (7, 0)):
+    for heads, end in {(0, 7): 137, (7, 0): 137, (7, 3): 7, (3, 7): 7}.items():
         async with counting(kept) as coalescer:
             questions = (BacklogRequest(shard=0, written_to=head) for head in heads)
             counted = await asyncio.gather(*map(coalescer.reply, questions))
-        assert [137, 137] == [each.watermark for each in counted]
+        kept.store.objects = {path: data for path, data in kept.store.objects.items() if "backlog" not in path}
+        assert [end, end] == [each.watermark for each in counted]
 
 
 async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to_the_store() -> None:

@@ -5,8 +5,14 @@ from unittest.mock import Mock
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol.requests import AcknowledgeBatch, BeginDeliveries, BegunRecord, NegativeAcknowledgement
-from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    BeginDeliveries,
+    BegunRecord,
+    ConfirmDeadLetters,
+    NegativeAcknowledgement,
+)
+from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit, stored_dead_letters
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -78,6 +84,16 @@ async def test_a_repeated_failure_is_accepted_and_has_no_effect(harness: Coordin
     """Its reply was lost: the first copy has counted. The record may be in the dead-letter topic by now."""
     assert ([], []) == fail(harness, (1, 1), (0, 1))
     assert ([(0, 2, 3, 1500, "")], []) == fail(harness, (2, 1), (2, 1))
+
+
+async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(harness: CoordinatorHarness) -> None:
+    """After an older ledger was put back, another record may have the number."""
+    policy = e.DeliveryPolicy(max_deliveries=2, dead_letter_topic="dead")
+    harness.propose(e.DeliveryPolicySet(topic_id=1, subscription_id=2, policy=policy, token="t"))
+    harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 1, 3, 0, "again")]))
+    died_at_ms = harness.subscription.redelivery.attempts[0][1].died_at_ms
+    for at_ms, found in ((died_at_ms + 1, {}), (died_at_ms, {1: (0, 1)})):
+        assert found == stored_dead_letters(harness.subscription, ConfirmDeadLetters(**ADA, stored=[(1, at_ms)]))
 
 
 async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
