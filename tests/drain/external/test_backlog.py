@@ -63,18 +63,11 @@ OPAQUE = (StateRow(1, None, 0, sealed_end_offset=1), StateRow(1, None, 1), SUBSC
 @pytest.mark.parametrize(
     ("position", "checkpoint", "expected"),
     [
-        (0, None, (5, 50, 100)),
-        (0, "m", (2, 20, 104)),
-        (0, "another", (None, None, None)),
-        (1, None, (0, 0, None)),
-        (1, "another", (0, 0, None)),
-    ],
-    ids=[
-        "nothing read",
-        "a checkpoint",
-        "an unknown checkpoint",
-        "read to its end",
-        "read to its end, with a checkpoint",
+        pytest.param(0, None, (5, 50, 100), id="nothing read"),
+        pytest.param(0, "m", (2, 20, 104), id="a checkpoint"),
+        pytest.param(0, "another", (None, None, None), id="an unknown checkpoint"),
+        pytest.param(1, None, (0, 0, None), id="read to its end"),
+        pytest.param(1, "another", (0, 0, None), id="read to its end, with a checkpoint"),
     ],
 )
 def test_an_opaque_segment_is_counted_after_its_checkpoint(position, checkpoint, expected) -> None:

@@ -210,26 +210,23 @@ def topic() -> Topic:
 @pytest.mark.parametrize(
     ("positions", "expected"),
     [
-        ([], None),
-        ([(1, 5)], None),
-        ([(1, 6)], BEYOND),
-        ([(2, 9), (1, 6)], BEYOND),
-        ([(2, 1)], f"segment 2 of topic 'orders' ends at 0, before position 1: {CAUSE}; start without this position"),
-        ([(0, 60)], None),
-        ([(0, 10)], f"{PRUNED} its records 10 to 59 are gone, {REMEDY}"),
-        ([(0, 900)], f"{PRUNED} its records from 900 on are gone, {REMEDY}"),
-        ([(3, 0)], f"topic 'orders' never had segment 3, of position 0: {CAUSE}; start without this position"),
-    ],
-    ids=[
-        "none",
-        "end",
-        "beyond",
-        "the first of two",
-        "empty segment",
-        "pruned and read",
-        "pruned before",
-        "beyond the pruned end",
-        "never existed",
+        pytest.param([], None, id="none"),
+        pytest.param([(1, 5)], None, id="end"),
+        pytest.param([(1, 6)], BEYOND, id="beyond"),
+        pytest.param([(2, 9), (1, 6)], BEYOND, id="the first of two"),
+        pytest.param(
+            [(2, 1)],
+            f"segment 2 of topic 'orders' ends at 0, before position 1: {CAUSE}; start without this position",
+            id="empty segment",
+        ),
+        pytest.param([(0, 60)], None, id="pruned and read"),
+        pytest.param([(0, 10)], f"{PRUNED} its records 10 to 59 are gone, {REMEDY}", id="pruned before"),
+        pytest.param([(0, 900)], f"{PRUNED} its records from 900 on are gone, {REMEDY}", id="beyond the pruned end"),
+        pytest.param(
+            [(3, 0)],
+            f"topic 'orders' never had segment 3, of position 0: {CAUSE}; start without this position",
+            id="never existed",
+        ),
     ],
 )
 def test_a_position_exists_or_is_refused_with_the_end(positions, expected):

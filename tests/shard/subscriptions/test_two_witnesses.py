@@ -78,22 +78,15 @@ def imported(positions: e.Positions, position: int) -> tuple[Subscription, Topic
 @pytest.mark.parametrize(
     ("positions", "position", "claim", "agrees"),
     [
-        ("offsets", 0, DrainClaim(10, from_tables=True), True),
-        ("offsets", 0, DrainClaim(11, from_tables=True), False),
-        ("offsets", 9, DrainClaim(10), False),
-        ("offsets", 10, DrainClaim(10), True),
-        ("opaque", 0, DrainClaim(1), False),
-        ("opaque", 1, DrainClaim(1), True),
-        ("opaque", 0, DrainClaim(1, from_tables=True), False),
-    ],
-    ids=[
-        "acknowledgements in a table",
-        "another end than the source's",
-        "acknowledged to headgate in part",
-        "acknowledged to headgate",
-        "not read to its end",
-        "read to its end",
-        "no table can acknowledge opaque positions",
+        pytest.param("offsets", 0, DrainClaim(10, from_tables=True), True, id="acknowledgements in a table"),
+        pytest.param("offsets", 0, DrainClaim(11, from_tables=True), False, id="another end than the source's"),
+        pytest.param("offsets", 9, DrainClaim(10), False, id="acknowledged to headgate in part"),
+        pytest.param("offsets", 10, DrainClaim(10), True, id="acknowledged to headgate"),
+        pytest.param("opaque", 0, DrainClaim(1), False, id="not read to its end"),
+        pytest.param("opaque", 1, DrainClaim(1), True, id="read to its end"),
+        pytest.param(
+            "opaque", 0, DrainClaim(1, from_tables=True), False, id="no table can acknowledge opaque positions"
+        ),
     ],
 )
 def test_rule_3_only_a_table_of_an_external_topic_replaces_own_acknowledgements(
