@@ -33,24 +33,14 @@ STREAM, CHECKPOINT = e.SubscriptionType.STREAM, e.SubscriptionType.CHECKPOINT
 @pytest.mark.parametrize(
     ("topic", "kind", "position", "expected"),
     [
-        (stored(), STREAM, 15_589, RecordCount(4411)),
-        (stored(), CHECKPOINT, 0, None),
-        (stored(), None, 0, None),
-        (external("offsets"), STREAM, 499, None),
-        (external("offsets"), STREAM, 500, RecordCount(0)),
-        (external("offsets", None), STREAM, 500, None),
-        (external("opaque"), STREAM, 0, None),
-        (external("opaque"), STREAM, 1, RecordCount(0)),
-    ],
-    ids=[
-        "stored",
-        "CHECKPOINT",
-        "type unknown",
-        "before the end of a source",
-        "at the end of a source",
-        "active segment of a source",
-        "opaque and unread",
-        "opaque and read",
+        pytest.param(stored(), STREAM, 15_589, RecordCount(4411), id="stored"),
+        pytest.param(stored(), CHECKPOINT, 0, None, id="CHECKPOINT"),
+        pytest.param(stored(), None, 0, None, id="type unknown"),
+        pytest.param(external("offsets"), STREAM, 499, None, id="before the end of a source"),
+        pytest.param(external("offsets"), STREAM, 500, RecordCount(0), id="at the end of a source"),
+        pytest.param(external("offsets", None), STREAM, 500, None, id="active segment of a source"),
+        pytest.param(external("opaque"), STREAM, 0, None, id="opaque and unread"),
+        pytest.param(external("opaque"), STREAM, 1, RecordCount(0), id="opaque and read"),
     ],
 )
 def test_only_what_the_leader_can_count_is_a_number(
