@@ -62,10 +62,7 @@ async def compacted(chunks: int, through: int) -> LedgerInMemory:
 
 
 async def assert_equal_state(source: LedgerInMemory, destination: FakeStore) -> None:
-    copy = LedgerInMemory()
-    copy.store, copy.ledger = destination, Ledger(destination, 0)
-    state, _ = await copy.restored()
-
+    state, _ = await LedgerInMemory(store=destination).restored()
     assert everything(source.state) == everything(state)
 
 

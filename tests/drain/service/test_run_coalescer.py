@@ -62,14 +62,6 @@ def query(shard: int = 0) -> DrainedRequest:
     return DrainedRequest(id=1, query=DrainQuery(shard, 1, 2, 0, frozenset({0}), 1))
 
 
-@asynccontextmanager
-async def opened(ledger: Any) -> AsyncIterator[RunCoalescer]:
-    """A coalescer that has served one request."""
-    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
-        await coalescer.reply(query())
-        yield coalescer
-
-
 async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
     ledger = Ledger()
     ledger.run_seconds = 1
@@ -103,7 +95,8 @@ async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> N
 
 async def test_an_idle_process_counts_nothing() -> None:
     ledger = Ledger()
-    async with opened(ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
+        await coalescer.reply(query())
         ledger.length += 1000
         await asyncio.sleep(3600)
 
