@@ -76,6 +76,10 @@ async def test_all_readers_share_polls_that_grow_rare_and_sleep_while_they_find_
     await asyncio.sleep(1.1)
     assert ledger.times[-1] == pytest.approx(96.0, abs=0.1), "a second after the head has changed"
     reader.cancel()
+    await asyncio.sleep(0)
+    ledger.reader(number=7)
+    await asyncio.sleep(3)
+    assert ledger.polled[-1][1] == 7, "no reader waits for those between, which may be compacted by now"
 
 
 async def test_while_a_leader_states_the_head_polls_are_five_minutes_apart_and_its_silence_ends_the_pause() -> None:
@@ -188,10 +192,14 @@ def cluster_with(chunks: int) -> ScriptedCluster:
     return cluster
 
 
-async def test_concurrent_readers_share_one_load():
-    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID)
-    first, second = await asyncio.gather(cache.rows(1, 0), cache.rows(1, 0))
-    assert first is second
+async def test_concurrent_readers_share_one_load_also_of_a_chunk_that_is_offered_meanwhile():
+    cluster = cluster_with(1)
+    cache, offered = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID), await cluster.store.read(chunk_path(0, 1))
+    cluster.store.latency_seconds = (1.0, 1.0)
+    loading = asyncio.gather(cache.rows(1, 0), cache.rows(1, 0))
+    await asyncio.sleep(0.5)
+    cache.offer(1, offered)
+    assert all([each is await cache.rows(1, 0) for each in await loading])
     assert 1 == cache.loads
 
 
