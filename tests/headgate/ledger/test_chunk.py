@@ -45,7 +45,10 @@ def test_a_small_chunk_has_its_records_packed_as_in_its_columns() -> None:
         chunk.decode_records(sealed(pq.read_table(io.BytesIO(small))), shard=3, number=7)
 
 
-@pytest.mark.parametrize(("packed", "reason"), [(b"\7", "an entry that this version cannot"), (b"\x90", "0 entries")])
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [(b"\7", "an entry that this version cannot"), (b"\x90", "0 entries"), (b"\x99" + b"\xc4\0" * 9, "9 entries")],
+)
 def test_packed_entries_that_are_not_those_of_the_header_are_rejected(packed: bytes, reason: str) -> None:
     with patch("msgspec.msgpack.encode", return_value=packed):
         data = small_chunk(packed_max_bytes=4096)[1]
