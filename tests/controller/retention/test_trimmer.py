@@ -8,12 +8,10 @@ import pytest
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.retention.trimmer import Trimmer
 from controller.settings.sections import IngestSettings
-from controller.snapshots.restore import catch_up
 from headgate.ledger.compacted import create_manifest
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.manifests import compacted_object, manifest
@@ -153,10 +151,9 @@ async def test_the_next_leader_finishes_a_trim() -> None:
     kept.store.fail_next("unavailable", "delete")
     await leader.trim_once()
     assert (1, 13) == (len(leader.observer.of(events.TrimFailed)), len(await kept.ledger.numbers()))
-    state, _ = await catch_up(kept.ledger, ShardState(0), kept.on_unusable, complete_now)
+    state, _ = await kept.restored()
     before = everything(state)
-    after = TrimmingLeader(kept, state)
-    await after.trimmer.trim_once()
+    await TrimmingLeader(kept, state).trimmer.trim_once()
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
     assert before == everything(state), "no new entry is needed"

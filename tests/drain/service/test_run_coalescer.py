@@ -143,9 +143,8 @@ async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to
     async with counting(kept) as coalescer:
 
         async def ask(now_ms: int) -> tuple[int, int]:
-            request = BacklogRequest(
-                id=1, shard=0, now_ms=now_ms, written_to=kept.state.chunk, written_at_ms=kept.state.at_ms
-            )
+            state = kept.state
+            request = BacklogRequest(shard=0, now_ms=now_ms, written_to=state.chunk, written_at_ms=state.at_ms)
             reply = await coalescer.reply(request)
             return reply.watermark, reply.as_of_ms
 

@@ -5,13 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    BeginDeliveries,
-    BegunRecord,
-    ConfirmDeadLetters,
-    NegativeAcknowledgement,
-)
+from headgate.protocol import requests
 from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit, stored_dead_letters
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -38,16 +32,19 @@ def begin(
 ) -> tuple[object, ...]:
     """Begin (offset, delivery) pairs; return the offsets that begin, and the reply."""
     named = [
-        BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count) for offset, count in records
+        requests.BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count)
+        for offset, count in records
     ]
-    request = BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
+    request = requests.BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
     begun, reply = judge_begun(harness.subscription, harness.topic, request, limit)
     return [offset for _, offset, _, _ in begun], reply.rejected, reply.delayed
 
 
 def fail(harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10) -> tuple[object, ...]:
-    named = [NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records]
-    batch = AcknowledgeBatch(**ADA, negative=named)
+    named = [
+        requests.NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records
+    ]
+    batch = requests.AcknowledgeBatch(**ADA, negative=named)
     failed, rejected = judge_failed(harness.subscription, harness.topic, batch, limit, now_ms=1000)
     return failed, rejected
 
@@ -93,7 +90,9 @@ async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(
     harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 1, 3, 0, "again")]))
     died_at_ms = harness.subscription.redelivery.attempts[0][1].died_at_ms
     for at_ms, found in ((died_at_ms + 1, {}), (died_at_ms, {1: (0, 1)})):
-        assert found == stored_dead_letters(harness.subscription, ConfirmDeadLetters(**ADA, stored=[(1, at_ms)]))
+        assert found == stored_dead_letters(
+            harness.subscription, requests.ConfirmDeadLetters(**ADA, stored=[(1, at_ms)])
+        )
 
 
 async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
