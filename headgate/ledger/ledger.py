@@ -183,9 +183,11 @@ class Ledger:
     async def stored_records(
         self, number: int, data: bytes | None
     ) -> tuple[chunk.ChunkHeader, RecordColumns | Columns]:
-        """Return what `chunk.stored_records` returns for chunk ``number``; ``data``: its object, if that is known."""
-        data = data or await self.store.read(self._path(number))
-        return chunk.stored_records(data, shard=self.shard, number=number)
+        """Return what `chunk.stored_records` returns for chunk ``number``; ``data``: its object, or another one."""
+        if data is not None:
+            with suppress(LedgerError):  # Any program may announce an authentic object under another number.
+                return chunk.stored_records(data, shard=self.shard, number=number)
+        return chunk.stored_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)

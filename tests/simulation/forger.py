@@ -50,12 +50,12 @@ class Forger:
                 await asyncio.sleep(self._rng.choice([0.01, self._rng.uniform(0.2, 8)]))
                 if self._deceived is not None:
                     raise BrokenPromiseError(self._deceived)
-                names = {"ledger_id": self._genuine[-1].ledger_id if self._genuine else b""}
-                number = self._rng.choice(self._heads)
-                head = HeadAnnouncement(shard=self._shard, leader_epoch=LATEST_EPOCH, head=number, **names)
-                self._transport.publish(self._head_topic, codec.encode(head))
+                stated = {"ledger_id": self._genuine[-1].ledger_id} if self._genuine else {}
+                head = {"shard": self._shard, "leader_epoch": LATEST_EPOCH, "head": self._rng.choice(self._heads)}
+                self._transport.publish(self._head_topic, codec.encode(HeadAnnouncement(**head, **stated)))
                 if self._chunk is not None:
-                    forged = msgspec.structs.replace(self._chunk, number=self._chunk.number + 1, object=b"PAR1")
+                    number, data = self._chunk.number + 1, (b"PAR1", self._chunk.object)[self.forged % 2]
+                    forged = msgspec.structs.replace(self._chunk, number=number, object=data)
                     self._transport.publish(self._chunk_topic, codec.encode(forged))
                 if self._genuine:
                     self.forged += self._transport.publish(self._topic, self._forgery(), retain=True)
