@@ -43,6 +43,8 @@ from headgate.views.subscriptions import SeekResult
 
 CATCH_UP_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 """Between two questions whether everything is read."""
+SILENT_PASSES: Final = 10
+"""After so many questions without a record, some seconds, a consumer that reads to the end logs what it waits for."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
 
@@ -475,6 +477,7 @@ class Consumer:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
         self._lease.require_own_loop()
         goal = (await self._membership.heartbeat()).head
+        passes = 0
         while True:
             try:
                 records = await self._get_many(max_records, pauses.next_seconds())
@@ -484,6 +487,7 @@ class Consumer:
                 raise
             if records:
                 pauses.reset()
+                passes = 0
                 yield records
             elif not self._deliveries.returned and self._feed.has_delivered(goal):
                 await self.flush()  # What is parked by then is a dead letter.
@@ -491,6 +495,10 @@ class Consumer:
                 resumes = bool(alive.resuming) and not self._deliveries.parking.problem
                 if not (alive.unread or resumes or self._sends(alive)) and self._feed.has_delivered(goal):
                     break
+                passes += 1
+                if passes == SILENT_PASSES:
+                    waits = self._log.bind(unread=alive.unread, blocked=alive.blocked)
+                    waits.warning("consumer.waits", see=f"headgate explain {self._topic} {self._subscription}")
         await self.flush()
 
     async def acknowledge(self, record: ConsumedRecord) -> None:

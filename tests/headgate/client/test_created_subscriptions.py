@@ -413,8 +413,8 @@ async def test_a_forged_chunk_is_not_delivered(caplog):
 # Producer, Consumer and Admin with the real leader of a shard, over a fake broker and store, in virtual time.
 
 
-async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecessor_and_for_blocked_children():
-    """Both look like a subscription without records: nothing arrives for a minute, and nothing is held."""
+async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecessor_and_for_blocked_children(caplog):
+    """It logs each wait once. Both look like a subscription without records: nothing arrives for a minute, and nothing is held."""
     async with orders(segments=1) as (world, _):
         crashed = reader(world, "crashed")
         await crashed.__aenter__()
@@ -432,6 +432,8 @@ async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecess
             assert consumer.metrics().acknowledged_records > 0
         assert [100, 100] == [sum((r.segment == 0) is parent for r in found) for parent in (True, False)]
         assert asyncio.get_running_loop().time() - began > 120
+        waits = [record.msg.fields for record in caplog.records if str(record.msg).startswith("consumer.waits")]
+        assert [(3, 2), (3, 2), (2, 2)] == [(each["unread"], each["blocked"]) for each in waits]
         await crashed._release()
 
 
