@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ async def run_daemon(
     """Run ``daemon`` until this task is cancelled; then let the daemon hand over and close.
 
     On SIGHUP the daemon applies the settings from ``load_new_settings`` that can change while it runs. ``report`` shows
-    what came of it to a person who does not see the log. ``on_stop`` is called before the daemon begins to stop.
+    what came of it, and that it stops, to a person who does not see the log. ``on_stop`` is called before that.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -85,14 +86,14 @@ async def run_daemon(
         await asyncio.wait([running])
     except asyncio.CancelledError:
         on_stop()
+        report("stopping the daemon and its servers, which takes half a minute if the machine is busy")
         stop.set()
         await running
         raise
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
         signal.signal(signal.SIGHUP, before)
-    error = running.exception()
-    if error is not None:
+    if (error := running.exception()) is not None:
         if not _is_self_explanatory(error):
             # The command line prints one line; the log has the traceback.
             log.error("daemon.failed", exc_info=error)
@@ -141,15 +142,12 @@ def run(context: DaemonContext, config: Path) -> None:
     """
     settings = read_settings(config)
     check_files(settings)
-    try:
+    with suppress(InterruptedBySignalError):  # The normal way to stop a daemon.
         context.serve(
             run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
             log=settings.log,
             instance=settings.instance.name,
         )
-    except InterruptedBySignalError:
-        # A signal is the normal way to stop a daemon.
-        return
 
 
 @command(

@@ -221,6 +221,9 @@ class _Node:
         folder, state, security = self._folder, self._node_state, self._security
         _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
         found = await self._context.require_ledger(state.ledger) if state.ledger else 0
+        if found and not state.shards:  # Its ZooKeeper is not this one, so neither node knows of the other.
+            both = "if that still runs, stop it: both would take the shards from each other"
+            _print_status(f"another node began the ledger at {state.ledger}; {both}")
         # A node whose machine is lost continues in a new folder, with the shards that its ledger has.
         state = self._node_state = msgspec.structs.replace(state, shards=state.shards or found or DEFAULT_PORTS.shards)
         self._cluster = ClusterSettings(shards=state.shards)
@@ -308,10 +311,8 @@ class _Node:
         """Run the further daemons as separate processes; stop them on leaving."""
 
         async def report_end(number: int, process: ChildProcess) -> None:
-            code = await process.wait()
-            _print_status(
-                f"daemon {number} has ended with {outcome(code)}, see its log; the next start starts it again"
-            )
+            end = outcome(await process.wait())
+            _print_status(f"daemon {number} has ended with {end}, see its log; the next start starts it again")
 
         reports: list[asyncio.Task[None]] = []
         # They inherit this: SIGHUP does not end one that has not read its settings yet.

@@ -102,22 +102,14 @@ def reserve_port(option: str, requested: int | None, previous: int, default: int
         ConfigError: the requested port is in use.
     """
     if requested:
-        reserved = _try_reserve(requested)
-        if reserved is None:
+        if (reserved := _try_reserve(requested)) is None:
             raise ConfigError(f"{option} {requested}: the port is in use; choose another, or 0 for any free one")
         return reserved
-    if requested is None:
-        for port in (previous, default):
-            reserved = _try_reserve(port) if port else None
-            if reserved is not None:
-                return reserved
-    return ReservedPort()
+    reserved_ports = map(_try_reserve, () if requested == 0 else filter(None, (previous, default)))
+    return next(filter(None, reserved_ports), None) or ReservedPort()
 
 
 def _try_reserve(port: int) -> ReservedPort | None:
-    if not port_is_free(port):
-        return None
-    try:
-        return ReservedPort(port)
-    except OSError:
-        return None  # Another program took it meanwhile.
+    with contextlib.suppress(OSError):  # Another program may take it meanwhile.
+        return ReservedPort(port) if port_is_free(port) else None
+    return None

@@ -29,6 +29,7 @@ def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(
 
     assert result.exit_code == 0, result.stderr
     assert recorder.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
+    assert ["stopping the", "everything h"] == [line[:12] for line in result.stderr.splitlines()[-2:]]
 
 
 def test_a_folder_that_was_moved_keeps_its_ledger(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
@@ -103,9 +104,12 @@ def test_a_new_folder_has_the_shards_of_the_ledger_that_it_continues(
     for shard in range(16):
         (tmp_path / "l" / chunk_folder(shard)).mkdir(parents=True)
         (tmp_path / "l" / chunk_folder(shard) / "000000000001.parquet").touch()
-    for options in (("--ledger", f"file://{tmp_path}/l"), ()):
-        assert invoke("up", "--data", str(tmp_path / "new"), *options, *ANY_PORTS).exit_code == 0
+    url = f"file://{tmp_path}/l"
+    new = ("up", "--data", str(tmp_path / "new"), *ANY_PORTS)
+    first, again = (invoke(*new, *options) for options in (("--ledger", url), ()))
 
+    warning = f"another node began the ledger at {url}; if that still runs, stop it"
+    assert [True, False] == [warning in result.stderr for result in (first, again)]
     assert [each.cluster.shards for each in recorder.settings] == [16, 16]
 
 
