@@ -115,10 +115,8 @@ def test_functions_are_short() -> None:
 
 def test_classes_have_few_attributes() -> None:
     found: dict[str, int] = {}
-    for path in (
-        path for folder in (*PRODUCT, *LINES["adoption"][0], "trials") for path in (ROOT / folder).rglob("*.py")
-    ):
-        source = path.read_text()
+    folders = *PRODUCT, *LINES["adoption"][0], "trials"
+    for source in (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")):
         if len(set(OF_SELF.findall(source))) + len(FIELD.findall(source)) <= ATTRIBUTES:
             continue  # Most modules: a syntax tree of all takes seconds.
         for node in statements(ast.parse(source)):
