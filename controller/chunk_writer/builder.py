@@ -276,8 +276,7 @@ class ChunkBuilder:
         """
         self.encode_records()
         packed = pack_records(self.records) if 0 < self._size_bytes <= self._packed_max_bytes else b""
-        is_small = sum(map(len, self._bodies)) <= self._packed_max_bytes
-        bodies = msgspec.msgpack.encode(self._bodies) if is_small else b""
+        bodies = msgspec.msgpack.encode(self._bodies) if sum(map(len, self._bodies)) <= self._packed_max_bytes else b""
         facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         header = ChunkHeader(
             format=FORMAT,

@@ -86,7 +86,7 @@ async def run_daemon(
         await asyncio.wait([running])
     except asyncio.CancelledError:
         on_stop()
-        report("stopping the daemon and its servers, which takes half a minute if the machine is busy")
+        report("stopping the daemon and its servers")
         stop.set()
         await running
         raise

@@ -2,7 +2,7 @@
 
 1. While no drain check waits, it leaves one core free, and the daemon first on the others. The daemon needs a core for
    a millisecond, hundreds of times a second; where Spark's tasks had all of them, it waited for the kernel's next turn.
-2. While it starts, and while a drain check waits, it takes all cores, and a third of the daemon's share of busy ones.
+2. While it starts or stops, or a drain check waits, it takes all cores, and a third of the daemon's share of busy ones.
 3. A count of its own accord does so, too, after `PATIENCE_SECONDS`: on a busy machine it would never end.
 """
 
@@ -52,8 +52,7 @@ class ProcessorShare:
     @contextmanager
     def hurried(self) -> Iterator[None]:
         """Take everything in this block, which a drain check waits for."""
-        self._waiting += 1
-        self._apply()
+        self.hurry()
         try:
             yield
         finally:
@@ -71,6 +70,11 @@ class ProcessorShare:
             finally:
                 timer.cancel()
                 loop.call_later(LINGER_SECONDS, self._apply)
+
+    def hurry(self) -> None:
+        """Take everything from now on, as for the end of the process: who stops it waits."""
+        self._waiting += 1
+        self._apply()
 
     def _apply(self) -> None:
         everything = self._waiting > 0

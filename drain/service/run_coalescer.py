@@ -96,6 +96,7 @@ class RunCoalescer(BackgroundService):
         self.runs = 0
 
     async def __aexit__(self, *_: object) -> None:
+        self._share.hurry()
         with contextlib.suppress(MustRestartError):
             await super().__aexit__()
         if self._next_run is not None:

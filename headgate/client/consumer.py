@@ -495,8 +495,7 @@ class Consumer:
                 resumes = bool(alive.resuming) and not self._deliveries.parking.problem
                 if not (alive.unread or resumes or self._sends(alive)) and self._feed.has_delivered(goal):
                     break
-                passes += 1
-                if passes == SILENT_PASSES:
+                if (passes := passes + 1) == SILENT_PASSES:
                     waits = self._log.bind(unread=alive.unread, blocked=alive.blocked)
                     waits.warning("consumer.waits", see=f"headgate explain {self._topic} {self._subscription}")
         await self.flush()

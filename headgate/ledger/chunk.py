@@ -128,14 +128,12 @@ def read_bodies(data: bytes, path: str, header: ChunkHeader) -> list[bytes]:
     if header.packed_bodies_bytes:
         end = parquet_footer_start(data) - SEAL_BYTES - header.packed_bytes
         bodies = _PACKED_BODIES.decode(data[end - header.packed_bodies_bytes : end])
-        found = len(bodies)
     else:
         # The row after the entries, if there is one, states a fact.
         rows = read_first_rows(data, path, header.entries + 1)
-        found = rows.values("body")
-        bodies = rows.slice(0, header.entries).blobs("body")
-    if found != header.entries:
-        raise LedgerError(f"{path} has {found} entries, its header states {header.entries}")
+        bodies = rows.slice(0, rows.values("body")).blobs("body")
+    if len(bodies) != header.entries:
+        raise LedgerError(f"{path} has {len(bodies)} entries, its header states {header.entries}")
     return bodies
 
 
