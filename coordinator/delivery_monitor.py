@@ -63,17 +63,12 @@ class ProgressMonitor:
         found = list(stalled.unfinished(subscription, context.topic, now_ms, unhandled())) if limit_ms else []
         keys = [(each.segment_slice, each.since_ms) for each in found]
         self._seen_at = {key: self._seen_at.get(key, now) for key in keys}
-        late = [
-            each
-            for each, key in zip(found, keys, strict=True)
-            if stalled.is_stalled(
-                each.since_ms,
-                now_ms,
-                now - self._seen_at[key],
-                limit_ms,
-                window if each.since_ms < self._watches_since_ms else math.inf,
-            )
-        ]
+
+        def is_late(since_ms: int, seen_at: float) -> bool:
+            window_seconds = window if since_ms < self._watches_since_ms else math.inf
+            return stalled.is_stalled(since_ms, now_ms, now - seen_at, limit_ms, window_seconds)
+
+        late = [each for each, key in zip(found, keys, strict=True) if is_late(each.since_ms, self._seen_at[key])]
         self.unfinished = {each.segment_slice: each for each in found if 2 * (now_ms - each.since_ms) >= limit_ms}
         taken = stalled.takeable(subscription, late)
         self._report(late, moved=bool(taken), now_ms=now_ms)
@@ -127,8 +122,7 @@ class DeliveryMonitor:
         limit = deliveries.record_limit(self._topic)
         kept = [redelivery.records(segment) for segment in redelivery.attempts]
         dead = len(redelivery.dead)
-        full = sum(records >= limit for records in kept)
-        unsent = dead if self.problem else 0
+        full, unsent = sum(records >= limit for records in kept), dead if self.problem else 0
         return Counter(kept_deliveries=sum(kept), dead_records=dead, unsent_dead_letters=unsent, full_segments=full)
 
     def begin(self, request: requests.BeginDeliveries) -> DeliveriesBegun:
@@ -197,6 +191,6 @@ class DeliveryMonitor:
             return fields
         self.problem = request.dead_letter_problem
         self._sender_at_ms = max(self._ledger.now_ms(), self._sender_at_ms + 1)
-        letters = deliveries.next_dead_letters(self._subscription, self._topic)
+        letters = deliveries.next_dead_letters(self._subscription, self._topic, held_up=bool(self.problem))
         secret = self._subscription.redelivery.secret
         return fields | {"dead_letters": letters, "sender_since_ms": self._sender_at_ms, "sender_secret": secret}

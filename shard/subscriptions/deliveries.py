@@ -11,8 +11,9 @@ A delivery is named by segment, generation and delivery count. The first matchin
    kept can always begin, fail and be acknowledged, so the limit ends.
 """
 
-from collections import Counter
-from itertools import islice
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 from headgate.model import entries as e
@@ -124,20 +125,24 @@ def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts |
 
 def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, now_ms: int) -> list[Redelivery]:
     """Return the records of ``held`` that have failed, for its grant."""
-    segment = segment_of(held)
-    if (known := subscription.redelivery.attempts.get(segment)) is None:
-        return []
-    buckets = buckets_of(held)
+    segment, buckets = segment_of(held), buckets_of(held)
     return [
         redelivery_of(topic, segment, offset, each, now_ms)
-        for offset, each in known.items()
+        for offset, each in subscription.redelivery.attempts.get(segment, {}).items()
         if each.failures and each.bucket in buckets
     ]
 
 
-def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[DeadLetter]:
-    """Return the dead letters that are sent next, in the order of their numbers."""
-    dead = subscription.redelivery.dead.items()
+def next_dead_letters(subscription: Subscription, topic: TopicView, *, held_up: bool) -> list[DeadLetter]:
+    """Return the dead letters to send next, by number; ``held_up``: a topic takes none, so each has the same share."""
+    redelivery = subscription.redelivery
+    numbers: Iterable[int] = redelivery.dead
+    if held_up:
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
+        for number, (segment, offset) in redelivery.dead.items():
+            by_topic[redelivery.attempts[segment][offset].topic].append(number)
+        in_turns = filter(None, chain(*zip_longest(*by_topic.values())))
+        numbers = sorted(islice(in_turns, MAX_DEAD_LETTERS))
     return [
         DeadLetter(
             number=number,
@@ -150,8 +155,9 @@ def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[Dead
             topic=known.topic,
             parked_number=known.number,
         )
-        for number, (segment, offset) in islice(dead, MAX_DEAD_LETTERS)
-        for known in [subscription.redelivery.attempts[segment][offset]]
+        for number in islice(numbers, MAX_DEAD_LETTERS)
+        for segment, offset in [redelivery.dead[number]]
+        for known in [redelivery.attempts[segment][offset]]
     ]
 
 

@@ -1,6 +1,6 @@
 """Which deliveries of a QUEUE begin and fail, rule by rule."""
 
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -49,6 +49,12 @@ def fail(harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10
     return failed, rejected
 
 
+def die(harness: CoordinatorHarness, offset: int, topic: str) -> None:
+    policy = e.DeliveryPolicy(max_deliveries=1, dead_letter_topic=topic)
+    harness.propose(e.DeliveryPolicySet(topic_id=1, subscription_id=2, policy=policy, token="t"))
+    harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, offset, 3, 0, "again")]))
+
+
 async def test_the_next_delivery_of_a_record_begins_and_fails(harness: CoordinatorHarness) -> None:
     assert ([1, 2], [], []) == begin(harness, (1, 2), (2, 1))
     assert ([(0, 1, 3, 1500, ""), (0, 2, 3, 1500, "")], []) == fail(harness, (1, 2), (2, 1))
@@ -85,14 +91,20 @@ async def test_a_repeated_failure_is_accepted_and_has_no_effect(harness: Coordin
 
 async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(harness: CoordinatorHarness) -> None:
     """After an older ledger was put back, another record may have the number."""
-    policy = e.DeliveryPolicy(max_deliveries=2, dead_letter_topic="dead")
-    harness.propose(e.DeliveryPolicySet(topic_id=1, subscription_id=2, policy=policy, token="t"))
-    harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 1, 3, 0, "again")]))
+    die(harness, 1, "dead")
     died_at_ms = harness.subscription.redelivery.attempts[0][1].died_at_ms
     for at_ms, found in ((died_at_ms + 1, {}), (died_at_ms, {1: (0, 1)})):
         assert found == stored_dead_letters(
             harness.subscription, requests.ConfirmDeadLetters(**ADA, stored=[(1, at_ms)])
         )
+
+
+async def test_dead_letters_wait_for_none_of_a_topic_that_takes_none(harness: CoordinatorHarness) -> None:
+    for offset, topic in enumerate(("gone", "gone", "gone", "dead"), 2):
+        die(harness, offset, topic)
+    with patch("shard.subscriptions.deliveries.MAX_DEAD_LETTERS", 2):
+        replies = [harness.heartbeat("ada", dead_letter_problem=each) for each in ("", "gone: there is no such topic")]
+    assert [[1, 2], [1, 4]] == [[letter.number for letter in reply.dead_letters] for reply in replies]
 
 
 async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
