@@ -108,11 +108,10 @@ class Ledger:
     async def exists(self, number: int) -> bool:
         """Return whether an object has the name of chunk ``number``; raises StoreUnavailableError."""
         try:
-            await self.store.read(self._path(number))
+            with suppress(ForeignObjectError):  # It has the name.
+                await self.store.read(self._path(number))
         except ObjectMissingError:
             return False
-        except ForeignObjectError:
-            return True
         return True
 
     async def newest(self) -> int:
@@ -180,13 +179,7 @@ class Ledger:
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
         return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def stored_records(
-        self, number: int, data: bytes | None
-    ) -> tuple[chunk.ChunkHeader, RecordColumns | Columns]:
-        """Return what `chunk.stored_records` returns for chunk ``number``; ``data``: its object, or another one."""
-        if data is not None:
-            with suppress(LedgerError):  # Any program may announce an authentic object under another number.
-                return chunk.stored_records(data, shard=self.shard, number=number)
+    async def stored_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns | Columns]:
         return chunk.stored_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from headgate.backoff import Backoff
-from headgate.errors import ObjectMissingError, StoreUnavailableError
-from headgate.ledger.chunk import ChunkHeader, RecordColumns
+from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger import chunk
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import header_bytes
@@ -111,9 +111,8 @@ class Tail:
             self._task.cancel()
 
     def _leave(self, segment: int | None, woken: asyncio.Future[int]) -> None:
-        readers = self._waiting[segment]
-        del readers[woken]
-        if not readers:
+        del self._waiting[segment][woken]
+        if not self._waiting[segment]:
             del self._waiting[segment]
 
     async def _run(self, head: Head) -> None:
@@ -138,7 +137,7 @@ class Tail:
         """Look at the next chunk, and wake its readers; return whether it could be read."""
         number = self.number
         try:
-            chunk = await self._rows(number, head.number)
+            rows = await self._rows(number, head.number)
             if number > head.number:
                 await self._make_durable()
                 head.advance(number)
@@ -148,10 +147,10 @@ class Tail:
                 for woken in self._asleep(math.inf if announced else asyncio.get_running_loop().time()):
                     woken.set_result(number)
             return False
-        head.history.add(number, chunk.term_id, chunk.previous_term_id)
+        head.history.add(number, rows.term_id, rows.previous_term_id)
         if self.number == number:  # Otherwise a reader has joined that needs an earlier one.
             self.number += 1
-            for woken in [each for segment in (None, *chunk) for each in self._waiting.get(segment, ())]:
+            for woken in [each for segment in (None, *rows) for each in self._waiting.get(segment, ())]:
                 if not woken.done():
                     woken.set_result(number)
         return True
@@ -170,7 +169,7 @@ async def pause(head: Head, known: int, seconds: float) -> None:
 class ChunkRows(dict[int, Rows | RowRuns]):
     """Segment → its rows of one chunk; and the ids of the terms that the chunk names."""
 
-    def __init__(self, rows: Mapping[int, Rows | RowRuns], header: ChunkHeader) -> None:
+    def __init__(self, rows: Mapping[int, Rows | RowRuns], header: chunk.ChunkHeader) -> None:
         super().__init__(rows)
         self.term_id = header.term_id
         self.previous_term_id = header.previous_term_id
@@ -212,22 +211,19 @@ class ChunkCache:
         if number in self._ahead:
             self._ahead.discard(number)
             self._depth = min(MAX_DEPTH, self._depth + 1)
-        if number in self._offered and number not in self._loading:
-            await self._load(number)  # It does not wait: a task would take three turns of the loop.
-        if (cached := self._chunks.get(number)) is not None:
-            self._chunks.move_to_end(number)
-            self._load_ahead(number, newest)
-            return cached[1]
-        loading = self._load_once(number)
+        if number not in self._loading:
+            self._keep_offered(number)  # Here, because a task would take three turns of the loop.
+        loading = None if number in self._chunks else self._load_once(number)
         self._load_ahead(number, newest)
-        # Shielded: cancelling one reader must not cancel the load for the others.
-        return await asyncio.shield(loading)
+        if loading is not None:
+            return await asyncio.shield(loading)  # Cancelling one reader must not cancel the load for the others.
+        self._chunks.move_to_end(number)
+        return self._chunks[number][1]
 
     def offer(self, number: int, data: bytes) -> None:
         """Keep the object of chunk ``number`` until it is read, if that is soon: the store need not be asked then."""
         first = self.tail.number
-        for passed in [each for each in self._offered if each < first]:
-            del self._offered[passed]
+        self._offered = {each: kept for each, kept in self._offered.items() if each >= first}
         if first <= number < first + NEAR and number not in self._chunks and number not in self._loading:
             self._offered[number] = data
 
@@ -248,8 +244,7 @@ class ChunkCache:
                 self._ahead.add(ahead)
 
     def _load_once(self, number: int) -> asyncio.Task[ChunkRows]:
-        task = self._loading.get(number)
-        if task is None:
+        if (task := self._loading.get(number)) is None:
             task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
             self._loading[number] = task
             task.add_done_callback(lambda done: self._loaded(number, done))
@@ -263,7 +258,20 @@ class ChunkCache:
 
     async def _load(self, number: int) -> ChunkRows:
         self.loads += 1
-        header, records = await self._ledger.stored_records(number, self._offered.pop(number, None))
+        if not self._keep_offered(number):
+            self._keep(number, *await self._ledger.stored_records(number))
+        return self._chunks[number][1]
+
+    def _keep_offered(self, number: int) -> bool:
+        """Keep the chunk that was offered as ``number``. Any program can offer an authentic one that has another."""
+        data = self._offered.pop(number, None)
+        with suppress(LedgerError):
+            if data is not None:
+                self._keep(number, *chunk.stored_records(data, shard=self._ledger.shard, number=number))
+                return True
+        return False
+
+    def _keep(self, number: int, header: chunk.ChunkHeader, records: chunk.RecordColumns | Columns) -> None:
         rows_by_segment = ChunkRows(_rows_by_segment(records, self._topic_id), header)
         size = _size_bytes(rows_by_segment)
         self._chunks[number] = (size, rows_by_segment)
@@ -274,7 +282,6 @@ class ChunkCache:
             if dropped in self._ahead:
                 self._ahead.discard(dropped)
                 self._depth, self._paused_until = 1, self.loads + PAUSE_LOADS
-        return rows_by_segment
 
 
 def _size_bytes(chunk_rows: ChunkRows) -> int:
@@ -287,9 +294,9 @@ def _size_bytes(chunk_rows: ChunkRows) -> int:
     return size
 
 
-def _rows_by_segment(records: RecordColumns | Columns, topic_id: int) -> dict[int, Rows] | dict[int, RowRuns]:
+def _rows_by_segment(records: chunk.RecordColumns | Columns, topic_id: int) -> dict[int, Rows] | dict[int, RowRuns]:
     """Return segment → its records of one topic."""
-    if isinstance(records, RecordColumns):
+    if isinstance(records, chunk.RecordColumns):
         runs = runs_of_topic(records.topic_id, records.segment, topic_id)
         rows = Rows(records.offset, records.timestamp_ms, records.key, records.value, records.headers)
     else:

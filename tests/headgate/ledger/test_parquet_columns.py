@@ -123,31 +123,15 @@ def created(*segments: int) -> list[dict[str, Any]]:
     return [{"fact": "created", "topic_id": TOPIC, "segment": each} for each in segments]
 
 
-def test_an_acknowledgement_states_its_range_and_the_whole_segment_has_no_bucket() -> None:
-    entry = e.RecordsAcknowledged(
-        topic_id=TOPIC, subscription_id=BILLING, seek_generation=2, ranges=[e.AcknowledgedRange(5, 10, 20)]
-    )
+def test_an_acknowledgement_states_each_bucket_of_a_slice_and_none_for_a_whole_segment() -> None:
+    ranges = [e.AcknowledgedRange(5, 0, 4, 14, 16), e.AcknowledgedRange(2, 1, 3), e.AcknowledgedRange(5, 0, 6, 0, 1)]
+    entry = e.RecordsAcknowledged(topic_id=TOPIC, subscription_id=BILLING, seek_generation=2, ranges=ranges)
+    constant = {"fact": "acknowledged", "topic_id": TOPIC, "subscription_id": BILLING, "seek_generation": 2}
 
     assert facts_of(entry, None) == [
-        {
-            "fact": "acknowledged",
-            "topic_id": TOPIC,
-            "subscription_id": BILLING,
-            "segment": 5,
-            "offset": 10,
-            "end_offset": 20,
-            "seek_generation": 2,
-            "bucket": None,
-        }
+        constant | {"segment": segment, "offset": offset, "end_offset": end, "bucket": bucket}
+        for segment, offset, end, bucket in [(5, 0, 4, 14), (5, 0, 4, 15), (2, 1, 3, None), (5, 0, 6, 0)]
     ]
-
-
-def test_an_acknowledgement_of_a_slice_states_each_of_its_buckets_and_ranges_stay_in_order() -> None:
-    ranges = [e.AcknowledgedRange(5, 0, 4, 14, 16), e.AcknowledgedRange(2, 1, 3), e.AcknowledgedRange(5, 0, 6, 0, 1)]
-    entry = e.RecordsAcknowledged(topic_id=TOPIC, subscription_id=BILLING, seek_generation=0, ranges=ranges)
-
-    found = [(row["segment"], row["offset"], row["end_offset"], row["bucket"]) for row in facts_of(entry, None)]
-    assert found == [(5, 0, 4, 14), (5, 0, 4, 15), (2, 1, 3, None), (5, 0, 6, 0)]
 
 
 def test_a_topic_states_its_segments() -> None:

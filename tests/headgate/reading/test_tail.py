@@ -192,12 +192,14 @@ def cluster_with(chunks: int) -> ScriptedCluster:
     return cluster
 
 
-async def test_concurrent_readers_share_one_load_also_of_a_chunk_that_is_offered_meanwhile():
-    cluster = cluster_with(1)
-    cache, offered = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID), await cluster.store.read(chunk_path(0, 1))
+@pytest.mark.parametrize(("number", "after_seconds"), [(1, 0.5), (2, None)], ids=["meanwhile", "before, another one"])
+async def test_concurrent_readers_share_one_load_also_of_a_chunk_that_is_offered(number, after_seconds):
+    cluster = cluster_with(2)
+    cache, offered = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID), await cluster.store.read(chunk_path(0, number))
     cluster.store.latency_seconds = (1.0, 1.0)
     loading = asyncio.gather(cache.rows(1, 0), cache.rows(1, 0))
-    await asyncio.sleep(0.5)
+    if after_seconds is not None:
+        await asyncio.sleep(after_seconds)
     cache.offer(1, offered)
     assert all([each is await cache.rows(1, 0) for each in await loading])
     assert 1 == cache.loads
