@@ -194,7 +194,7 @@ PART_BYTES: Final = 256
 """What a record or a header counts besides its bytes."""
 LARGE_ENTRY_BYTES: Final = 8 * 1024
 PACKED_MAX_BYTES: Final = 4 * 1024
-"""Chunks with at most this many bytes of records contain them in MessagePack, too, and so with bytes of entries."""
+"""Up to so many bytes of records, a chunk contains them in MessagePack, too; and up to so many of entries, these."""
 
 _KINDS: Final = {"int64": (INT64, None), "string": (BYTE_ARRAY, UTF8), "binary": (BYTE_ARRAY, None)}
 """Arrow type → kind of values, and annotation."""
