@@ -66,8 +66,8 @@ class TopicSource:
             now = await self.describe()
             if (now.topic_id, now.segments) == (before.topic.topic_id, before.topic.segments):
                 return before
-        chunk, term_id = await self.newest()
-        return Snapshot(await self.describe(), self.ledger_id, chunk, term_id)
+        counted = await self.ledger.newest()
+        return Snapshot(await self.describe(), self.ledger_id, *await self.newest(), counted)
 
     async def starts_after(
         self, position: TopicPosition, now: Snapshot, *, remedy: str, if_pruned: str = "", skip_pruned: bool = False

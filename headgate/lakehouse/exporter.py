@@ -80,7 +80,7 @@ class Exporter:
                 if present.topic_id != now.topic.topic_id or not gone:
                     raise
             self.pruned |= {segment: unread[segment] for segment in gone}
-        self._first_chunk = now.chunk + 1
+        self._first_chunk = now.counted + 1
         if self.pruned and not self._skip_pruned:
             where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])
             raise HeadgateError(

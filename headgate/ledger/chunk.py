@@ -16,6 +16,7 @@ another format. Leaders write chunks with controller.chunk_writer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
@@ -144,10 +145,11 @@ def stored_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
         return header, RecordColumns()
     if header.packed_bytes:
         end = parquet_footer_start(data) - SEAL_BYTES
-        try:
-            return header, RecordColumns(*_PACKED.decode(data[end - header.packed_bytes : end]))
-        except msgspec.DecodeError as error:
-            raise LedgerError(f"{chunk_path(shard, number)} has unreadable packed records: {error}") from error
+        with suppress(msgspec.DecodeError):
+            columns = _PACKED.decode(data[end - header.packed_bytes : end])
+            if {*map(len, columns)} == {header.records}:
+                return header, RecordColumns(*columns)
+        raise LedgerError(f"{chunk_path(shard, number)} has unreadable packed records, or not {header.records}")
     return header, _record_rows(data, header)
 
 

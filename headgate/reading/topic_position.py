@@ -56,8 +56,10 @@ class Snapshot(NamedTuple):
     topic: TopicInfo
     ledger_id: str
     chunk: int
-    """The newest chunk before that moment. Records that the ends do not count are not in it."""
+    """A chunk that existed after that moment. A ledger that has it has all records that the ends count."""
     term_id: int
+    counted: int = 0
+    """The ends count all records of the chunks up to this one."""
 
     @property
     def ends(self) -> dict[int, int]:

@@ -31,7 +31,7 @@ class StreamPosition(TopicPosition, frozen=True, kw_only=True):
     @classmethod
     def at(cls, now: Snapshot, reached: Mapping[int, int], first_chunk: int = 1) -> Self:
         """Return ``reached``, segment → next offset of every segment, as a position of the moment."""
-        first_chunk = now.chunk + 1 if reached == now.ends else first_chunk
+        first_chunk = now.counted + 1 if reached == now.ends else first_chunk
         return cls(**msgspec.structs.asdict(now.position(reached)), first_chunk=first_chunk)
 
     @classmethod

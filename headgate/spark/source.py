@@ -100,7 +100,7 @@ class TopicAccess:
     async def _look(self, idle: Snapshot | None) -> Snapshot:
         source, _ = await self._open()
         if idle is not None:
-            await source.head.wait_for(max(idle.chunk, self._known_head) + 1, IDLE_SECONDS)
+            await source.head.wait_for(max(idle.counted, self._known_head) + 1, IDLE_SECONDS)
         self._known_head = source.head.number
         return await source.look(idle)
 

@@ -12,6 +12,7 @@ from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.process.background import end_tasks
 from headgate.reading.topic_reader import TopicReader
+from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders, produce
@@ -95,6 +96,13 @@ async def test_a_topic_without_new_records_costs_no_request_to_the_store():
     assert 1 == (await source.look(other)).topic.topic_id, "it was created again"
     await known.write(3, 0)
     assert (3, {0: 2, 1: 0}) == ((now := await source.look(before)).chunk, now.ends)
+
+    async def described_after_the_next_chunk() -> TopicInfo:
+        await known.write(4, 1)
+        return known.description()
+
+    now = await TopicSource(known.description(), known.ledger, "here", 1, described_after_the_next_chunk).look()
+    assert (3, 4, {0: 2, 1: 1}) == (now.counted, now.chunk, now.ends), "an older ledger ends at 3"
 
 
 def test_a_program_continues_at_the_position_that_it_has_kept() -> None:

@@ -3,6 +3,7 @@
 import io
 from unittest.mock import patch
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -43,6 +44,15 @@ def test_a_small_chunk_has_its_records_packed_as_in_its_columns() -> None:
     assert pq.read_table(io.BytesIO(small)) == pq.read_table(io.BytesIO(large))
     with pytest.raises(LedgerError, match="has unreadable packed records"):
         chunk.decode_records(sealed(pq.read_table(io.BytesIO(small))), shard=3, number=7)
+
+
+@pytest.mark.parametrize("counts", [(1,) * 7, (3,) * 7, (2, 2, 2, 2, 2, 1, 2)], ids=["fewer", "more", "a column"])
+def test_packed_records_that_are_not_as_many_as_the_header_states_are_rejected(counts: tuple[int, ...]) -> None:
+    columns = [[value] * count for value, count in zip((1, 0, 0, 0, b"k", b"v", ()), counts, strict=True)]
+    with patch("controller.chunk_writer.builder.pack_records", return_value=msgspec.msgpack.encode(columns)):
+        data = small_chunk(packed_max_bytes=4096)[1]
+    with pytest.raises(LedgerError, match="has unreadable packed records, or not 2"):
+        chunk.decode_records(data, shard=3, number=7)
 
 
 @pytest.mark.parametrize(
