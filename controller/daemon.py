@@ -249,6 +249,7 @@ class Daemon:
                 shards=len(self._controllers),
                 ledger_url=self.settings.ledger.url,
                 unreadable={x.shard: x.follower.fault for x in self._controllers if x.follower.fault is not None},
+                contested=[each.shard for each in self._controllers if each.is_contested],
                 store_problems=self.instruments.store_problems,
                 clock_held_seconds=self._clock.step_ms / 1000,
                 ledger_ahead_seconds=ahead_ms / 1000,

@@ -6,12 +6,12 @@
    broker, or a store that accepts writes. It can neither lead nor take over.
 3. It is degraded, but ready, while a shard has no leader, ZooKeeper is unreachable (no new leader is
    elected), the drain service is (blocked segments wait), the ledger of a shard cannot be read
-   (others are served), its clock is wrong, or it has hardly any file descriptors left.
+   (others are served), or is another node's too, its clock is wrong, or it has hardly any file descriptors left.
 4. A daemon that leads no shard is ready, on standby. Only a leader asks the drain service, so a
    service that was never asked does not degrade it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.model.text import listed
@@ -44,6 +44,8 @@ class HealthFacts:
     ledger_url: str = "the store"
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Shard → why this daemon cannot read its ledger."""
+    contested: Sequence[int] = ()
+    """Shards that another node takes from this daemon again and again, which has their locks."""
     without_leader: Mapping[int, str] = field(default_factory=dict)
     """Shards that no daemon leads → the reason."""
     store_problems: Mapping[str, str] = field(default_factory=dict)
@@ -147,6 +149,9 @@ def _store(facts: HealthFacts) -> _Verdict:
 
 
 def _ledger(facts: HealthFacts) -> _Verdict:
+    if facts.contested:
+        taken = f"another node takes shards {listed(facts.contested)} from this daemon, which has their locks"
+        return _DEGRADED, f"{taken}: it writes to {facts.ledger_url} with another ZooKeeper; stop one of the two"
     if not facts.unreadable:
         return _OK, "no unreadable object"
     shards = listed([f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items())], separator="; ")

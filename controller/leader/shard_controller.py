@@ -8,6 +8,7 @@ reads the ledger, `Term` is this daemon's own term, and `Transfer` gives the sha
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import structlog
 from controller.leader.follower import Follower, ShardContext, TermTail
 from controller.leader.leader import ShardLeader
 from controller.leader.term import Term
+from controller.leadership.policy.safety import yields_to_contender
 from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -31,6 +33,8 @@ FOLLOW_INTERVAL_SECONDS = 0.02
 """How often a daemon that has passed the lock on looks for the next term."""
 PREPARE_INTERVAL_SECONDS = 0.01
 """How often a nominated successor reads new chunks."""
+CONTESTED_SECONDS = 120.0
+"""Two nodes with one ledger take a shard from each other every few seconds."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 """Pause before the second and each later consecutive attempt to start a term."""
 
@@ -110,6 +114,13 @@ class ShardController:
         self._log = structlog.get_logger(__name__).bind(shard=self.shard)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._preparing: asyncio.Task[None] | None = None
+        self._taken_at = deque((-math.inf, -math.inf), maxlen=2)
+        """When the last two terms ended that another node took with the lock in this daemon's hands."""
+
+    @property
+    def is_contested(self) -> bool:
+        """Whether a node that does not ask this ZooKeeper for the lock takes the shard again and again."""
+        return asyncio.get_running_loop().time() - self._taken_at[0] < CONTESTED_SECONDS
 
     @property
     def leader(self) -> ShardLeader | None:
@@ -150,6 +161,8 @@ class ShardController:
             while self.leadership.role is not Role.STOPPED:
                 event = await self._events.get()
                 before = self.leadership
+                if event is Event.NUMBER_TAKEN and before.role is Role.LEADING and not yields_to_contender(before):
+                    self._taken_at.append(asyncio.get_running_loop().time())
                 self.leadership, actions = before.on(event)
                 if actions:
                     self._log.info(

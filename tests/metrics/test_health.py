@@ -52,6 +52,7 @@ def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
         ("drain", replace(HEALTHY_FACTS, drain="starting")),
         ("drain", replace(HEALTHY_FACTS, drain="off")),
         ("ledger", replace(HEALTHY_FACTS, unreadable={3: "chunks/x is damaged"})),
+        ("ledger", replace(HEALTHY_FACTS, contested=[0, 3])),
         ("store", replace(HEALTHY_FACTS, store_problems={"read": "shard 3 hangs"})),
         ("clock", replace(HEALTHY_FACTS, clock_held_seconds=-3600.0)),
         ("clock", replace(HEALTHY_FACTS, ledger_ahead_seconds=11.0)),

@@ -91,6 +91,17 @@ async def test_a_term_chunk_of_an_earlier_process_of_the_same_name_is_not_its_ow
     assert [(1, "a"), (2, "a")] == await cluster.terms()
 
 
+async def test_two_nodes_with_a_zookeeper_each_that_take_a_shard_from_each_other_both_say_so() -> None:
+    mine, other = Cluster(), Cluster()
+    other.objects = mine.objects
+    async with Contender(mine, "a").leading() as a, Contender(other, "b").leading() as b:
+        await until(lambda: a.controller.is_contested and b.controller.is_contested, 60)
+        await b.stop()
+        await asyncio.sleep(121)
+        assert a.leads
+        assert not a.controller.is_contested
+
+
 CHUNK_2 = chunk_path(0, 2)
 
 
