@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from headgate import Admin, ConsumedRecord, RetryPolicy, load_client_config
 from headgate.errors import ConfigError, RequestRejectedError
+from headgate.model.headers import Origin
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.support.servers.node import Node
 from tests.support.servers.programs import wait_until
@@ -72,9 +73,13 @@ async def test_models_headers_keys_and_correlation_ids_go_from_handler_to_handle
 async def test_the_id_of_a_message_names_its_record() -> None:
     """Also if its topic is created again, or it was parked, where a program remembers what it has handled."""
     stored = ConsumedRecord("orders", SegmentId(0), Offset(3), b"k", b"v", 0, Generation(1))
-    deliveries = Delivery(stored, 1), Delivery(stored, 3), Delivery(msgspec.structs.replace(stored, parked_number=1), 1)
+    of = {"subscription": "s", "subscription_id": 2, "deliveries": 1, "reason": "", "died_at_ms": 0, "parked_number": 1}
+    origins = [Origin(ledger="l", topic="orders", topic_id=1, segment=0, offset=at, **of) for at in (7, 8)]
+    # The dead-letter topic has a segment for each of these, in which it is number 3.
+    parked = [msgspec.structs.replace(stored, parked_number=1, headers=each.headers()) for each in origins]
+    deliveries = Delivery(stored, 1), Delivery(stored, 3), *(Delivery(each, 1) for each in parked)
     found = [(await parse_message(each)).message_id for each in deliveries]
-    assert ["orders/1/0/3", "orders/3/0/3", "orders/1/0/3/parked"] == found
+    assert ["orders/1/0/3", "orders/3/0/3", "orders/1/0/7/parked", "orders/1/0/8/parked"] == found
 
 
 def test_the_asyncapi_document_has_every_channel_with_its_payload() -> None:

@@ -11,6 +11,7 @@ from faststream.response.publish_type import PublishType
 from faststream.response.response import PublishCommand, Response
 
 from headgate import ConsumedRecord, RequestRejectedError
+from headgate.model.headers import origin_of
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation-id"
@@ -57,9 +58,9 @@ async def parse_message(delivery: Delivery) -> HeadgateMessage:
     """Return a record's message. A header that is no UTF-8 stays bytes; of two with one name the last one counts."""
     record = delivery.record
     headers: dict[str, Any] = {name: _text(value) for name, value in record.headers}
-    # A topic that is created again has another id, and a parked record the offset of its dead letter.
-    identifier = f"{record.topic}/{delivery.topic_id}/{record.segment}/{record.offset}"
-    identifier += "/parked" if record.parked_number else ""
+    # A topic that is created again has another id. Dead letters of several segments have equal offsets.
+    place = (origin_of(record.headers) if record.parked_number else None) or record
+    where = f"{place.segment}/{place.offset}{'/parked' if record.parked_number else ''}"
     return HeadgateMessage(
         raw_message=delivery,
         body=record.value,
@@ -67,7 +68,7 @@ async def parse_message(delivery: Delivery) -> HeadgateMessage:
         reply_to=str(headers.get(REPLY_TO, "")),
         content_type=headers.get(CONTENT_TYPE),
         correlation_id=headers.get(CORRELATION_ID),
-        message_id=identifier,
+        message_id=f"{record.topic}/{delivery.topic_id}/{where}",
     )
 
 

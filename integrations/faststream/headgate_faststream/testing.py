@@ -50,7 +50,6 @@ class _FakeProducer(HeadgateProducer):
         record = ConsumedRecord(
             cmd.destination, segment, offset, cmd.key_bytes(), value, 0, generation=Generation(1), headers=headers
         )
-        for subscriber in [each for broker in self._brokers for each in broker.subscribers]:
-            if subscriber.topic == cmd.destination:
-                await subscriber.process_message(Delivery(record))
+        for subscriber in [x for broker in self._brokers for x in broker.subscribers if x.topic == cmd.destination]:
+            await subscriber.process_message(Delivery(record))
         return RecordMetadata(segment, offset, duplicate=False, topic_id=1)
