@@ -62,6 +62,8 @@ class Seen(NamedTuple):
     subscription_id: int | None = None
     consumer: str | None = None
     consumer_incarnation: int | None = None
+    history: Sequence[tuple[int, int]] = ()
+    """Of a consumer: what it knows of the ledger (headgate.model.positions). Positions are refused in another one."""
 
     def texts(self) -> list[str]:
         """Return a text for the topic, for the subscription and for the program, as far as there is one."""
@@ -236,11 +238,13 @@ class Admin:
         return bound
 
     def _bound(self, request: RequestT) -> RequestT:
-        seen, given = self._seen, dict[str, int | None]()
+        seen, given = self._seen, dict[str, Any]()
         if seen is not None and seen.topic == request.topic and isinstance(request, _BOUND):
             given["topic_id"] = seen.topic_id
             if isinstance(request, request_fields.SubscriptionCommand) and seen.subscription == request.subscription:
                 given["subscription_id"] = seen.subscription_id
+                if isinstance(request, requests.SeekSubscription) and request.positions:
+                    given["history"] = [*request.history, *seen.history]
                 if isinstance(request, requests.EvictConsumer) and seen.consumer == request.consumer:
                     given["consumer_incarnation"] = seen.consumer_incarnation
         return msgspec.structs.replace(request, **given)

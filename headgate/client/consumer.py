@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
-from headgate.client.admin import Admin, explained_topic, subscription_type
+from headgate.client.admin import Admin, Seen, explained_topic, subscription_type
 from headgate.client.client_metrics import ConsumerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
 from headgate.client.consumed_record import ConsumedRecord
@@ -622,8 +622,11 @@ class Consumer:
         moved.
         """
         self._lease.require_own_loop()
+        requests = self._membership.requests
+        own = self.topic_id, self._subscription, requests.subscription_id
+        seen = Seen(self._topic, *own, history=requests.history.points)
         async with Admin(self._client) as admin:
-            return await admin.seek(
+            return await admin.bound_to(seen).seek(
                 self._topic, self._subscription, to=to, timestamp_ms=timestamp_ms, positions=positions
             )
 

@@ -50,6 +50,8 @@ class OpenLetters:
     """Segment → offset before which this ends."""
     through: str
     """The same, for `find_open`."""
+    point: tuple[int, int]
+    """A chunk of the ledger of ``ends``, and its term."""
     parked: Mapping[bytes, int]
     """Parked key of a STREAM → number of its last record that is not open any more (rule 4)."""
 
@@ -132,7 +134,7 @@ async def act(admin: Admin, topic: str, name: str, through: str, *, replay: bool
     await admin.create_subscription(store, closing, type="QUEUE", start="earliest", if_absent=True, topic_id=topic_id)
     sent = await found.send_back(admin) if replay else None
     behind = {each: max(end, found.starts[each]) for each, end in found.ends.items()}
-    await admin.seek(store, closing, positions=behind, topic_id=topic_id)
+    await admin.seek(store, closing, positions=behind, point=found.point, topic_id=topic_id)
     return sent
 
 
@@ -160,7 +162,8 @@ async def find_open(
     # Asked after the ends: a key whose records are before them is in the answer, or done.
     parked = await admin.parked_keys(topic, name) if described.type == "STREAM" else []
     finished = {each.key: each.finished for each in parked}
-    return OpenLetters(source, described, opened, closing, starts, ends, through, finished)
+    point = now.chunk, now.term_id
+    return OpenLetters(source, described, opened, closing, starts, ends, through, point, finished)
 
 
 async def _seen(opened: TopicSource, through: str, now: Snapshot) -> dict[int, int]:

@@ -146,9 +146,9 @@ def stored_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
     if header.packed_bytes:
         end = parquet_footer_start(data) - SEAL_BYTES
         with suppress(msgspec.DecodeError):
-            columns = _PACKED.decode(data[end - header.packed_bytes : end])
-            if {*map(len, columns)} == {header.records}:
-                return header, RecordColumns(*columns)
+            records = RecordColumns(*_PACKED.decode(data[end - header.packed_bytes : end]))
+            if {*map(len, _COLUMNS(records))} == {header.records}:
+                return header, records
         raise LedgerError(f"{chunk_path(shard, number)} has unreadable packed records, or not {header.records}")
     return header, _record_rows(data, header)
 

@@ -144,16 +144,16 @@ class TopicAccess:
 
         Records of segments that wait for their ancestors count as unread.
         """
-        self._loop.run(self._report(now.topic, subscription, readable(reached, now.topic.segments)))
+        self._loop.run(self._report(now, subscription, readable(reached, now.topic.segments)))
 
-    async def _report(self, topic: TopicInfo, subscription: str, positions: dict[int, int]) -> None:
-        _, admin = await self._open()
+    async def _report(self, now: Snapshot, subscription: str, positions: dict[int, int]) -> None:
+        topic, point, (_, admin) = now.topic, (now.chunk, now.term_id), await self._open()
         try:
             if self._reported is None:
                 await open_own_subscription(admin, topic.topic, topic.topic_id, subscription)
                 self._reported, self._has_reported = {}, True
             if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
-                await admin.seek(topic.topic, subscription, positions=moved, topic_id=topic.topic_id)
+                await admin.seek(topic.topic, subscription, positions=moved, point=point, topic_id=topic.topic_id)
                 self._reported |= moved
         except RequestRejectedError as error:
             if not self._has_reported:

@@ -150,7 +150,8 @@ class TableExport:
             # Retention may have deleted complete segments meanwhile.
             kept = [each.segment for each in (await admin.describe_topic(self.topic)).segments]
             positions = {segment: at for segment, at in exporter.reached.items() if segment in kept}
-            await admin.seek(self.topic, self.subscription, positions=positions, topic_id=now.topic.topic_id)
+            topic_id, point = now.topic.topic_id, (now.chunk, now.term_id)
+            await admin.seek(self.topic, self.subscription, positions=positions, point=point, topic_id=topic_id)
             self.reported = exporter.reached
         if self.follow and exporter.records > before:
             click.echo(f"headgate: exported {plural(exporter.records - before, 'record')}", err=True)

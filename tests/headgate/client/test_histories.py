@@ -13,6 +13,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.ledger.objects import chunk_path
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.process.background import end_tasks
 from headgate.protocol.request_fields import Behind
 from shard.state.shard_state import ShardState
@@ -161,6 +162,36 @@ async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_err
             with pytest.raises(OtherHistoryError, match="a CHECKPOINT consumer without its positions"):
                 await asyncio.wait_for(anext(point), 60)
             await stack.aclose()
+
+
+@pytest.mark.parametrize("again", ["topic", "subscription", "ledger"])
+async def test_a_consumer_moves_no_other_subscription_than_that_of_the_records_which_it_has_read(again: str):
+    world = OneShard()
+    async with AsyncExitStack() as stack:
+        async with world.leader(), Admin(client(world, "admin")) as admin:
+            await create(world, segments=1)
+            await admin.create_subscription("orders", "billing")
+            backup = dict(world.store.objects)
+            await produce(world, 5)
+            consumer = await stack.enter_async_context(reader(world))
+            await read_all(consumer, 5)
+            if again == "topic":
+                await admin.delete_topic("orders", force=True)
+                await create(world, segments=1)
+            elif again == "subscription":
+                await admin.delete_subscription("orders", "billing", force=True)
+        if again == "ledger":
+            world.store.objects.clear()
+            world.store.objects.update(backup)
+            async with world.leader("b"):
+                pass
+        async with world.leader("c"), Admin(client(world, "admin")) as admin:
+            await admin.create_subscription("orders", "billing", if_absent=True)
+            await produce(world, 10, "again")
+            before = await described(world)
+            with pytest.raises(RequestRejectedError, match=r"created again|an older ledger was put back"):
+                await consumer.seek(positions={SegmentId(0): Offset(5)})
+            assert before.segments == (await described(world)).segments
 
 
 async def test_a_chunk_that_a_leader_has_stated_and_that_stays_missing_is_an_error():

@@ -53,7 +53,7 @@ def test_records_are_exported_once_and_the_subscription_follows(invoke: Invoke, 
     )
     assert cluster.calls == [
         CreateSubscription("orders", "lake", SubscriptionType.QUEUE, "", start="earliest", if_absent=True, topic_id=1),
-        SeekSubscription("orders", "lake", token="", positions=[(0, 3), (1, 1)], topic_id=1),
+        SeekSubscription("orders", "lake", token="", positions=[(0, 3), (1, 1)], history=[(3, 0)], topic_id=1),
     ]
     assert [b"0.0", b"0.1", b"0.2", b"1.0"] == sorted(pq.read_table(tmp_path / "lake/data")["value"].to_pylist())
     assert invoke(*words, "--skip-pruned").stderr == "exported 0 records in 0 commits\n"
@@ -66,7 +66,9 @@ def test_the_subscription_moves_in_the_segments_that_are_left_at_the_end(
     cluster.topics["orders"] = msgspec.structs.replace(cluster.topics["orders"], segments=[kept])
 
     assert invoke("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--subscription", "lake").exit_code == 0
-    assert cluster.calls[-1] == SeekSubscription("orders", "lake", token="", positions=[(1, 1)], topic_id=1)
+    assert cluster.calls[-1] == SeekSubscription(
+        "orders", "lake", token="", positions=[(1, 1)], history=[(3, 0)], topic_id=1
+    )
 
 
 @pytest.mark.parametrize(
