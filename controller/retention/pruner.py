@@ -202,13 +202,8 @@ class Pruner:
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return the segments that the command ``token`` pruned and whose tombstones still exist."""
-        at_ms = self.state.commands[token]
-        tombstones = self.state.tombstones.items()
-        return tuple(
-            segment
-            for (topic_id, segment), tombstone in tombstones
-            if (topic_id, tombstone.at_ms) == (topic.topic_id, at_ms)
-        )
+        wanted = topic.topic_id, self.state.commands[token]
+        return tuple(segment for (of, segment), each in self.state.tombstones.items() if (of, each.at_ms) == wanted)
 
 
 def _answer(pruning: policy.PruneDecision, segments: Sequence[int]) -> Answer:

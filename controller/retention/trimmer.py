@@ -59,10 +59,8 @@ class Trimmer:
         self._listed_at: float | None = None
         self._listed_below = 1
         """The trim point at the last listing."""
-        self._written_at: dict[ChunkRange, int] = {}
-        self._seen_at: dict[ChunkRange, float] = {}
-        """Loop time at which this term saw a manifest first."""
-        self._sizes: dict[ChunkRange, tuple[int, int]] = {}
+        self._manifests: dict[ChunkRange, tuple[int, float, int, int]] = {}
+        """When it was written, the loop time at which this term saw it first, its objects and their bytes."""
         self._readable: dict[int, bool] = {}
 
     async def run(self) -> None:
@@ -104,7 +102,7 @@ class Trimmer:
             return ()
         if deleted:
             log.info("ledger.trimmed", shard=shard, below=self._below, deleted=deleted)
-        return self._lowest, set(self._written_at)
+        return self._lowest, set(self._manifests)
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -133,18 +131,18 @@ class Trimmer:
         snapshots = await ledger.snapshots()
         ranges = await manifest_ranges(store, ledger.shard)
         for chunks in ranges:
-            if chunks not in self._written_at:
+            if chunks not in self._manifests:
                 try:
                     manifest = await read_manifest(store, ledger.shard, chunks)
                 except ObjectMissingError:
                     continue  # Replaced since the listing.
-                self._written_at[chunks] = max(manifest.written_at_ms, manifest.last_at_ms)
-                self._seen_at[chunks] = asyncio.get_running_loop().time()
-                self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
-        for known in set(self._written_at).difference(ranges):
-            del self._written_at[known], self._seen_at[known], self._sizes[known]
-        self._report_objects(len(snapshots), ranges_to_read(self._written_at))
-        below = trim_point(snapshots, [(each, self._age_ms(each)) for each in self._written_at], delay_ms=delay_ms)
+                times = max(manifest.written_at_ms, manifest.last_at_ms), asyncio.get_running_loop().time()
+                sizes = [item.size_bytes for item in manifest.objects]
+                self._manifests[chunks] = *times, len(sizes), sum(sizes)
+        for known in set(self._manifests).difference(ranges):
+            del self._manifests[known]
+        self._report_objects(len(snapshots), ranges_to_read(self._manifests))
+        below = trim_point(snapshots, [(each, self._age_ms(each)) for each in self._manifests], delay_ms=delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
@@ -152,14 +150,15 @@ class Trimmer:
 
     def _age_ms(self, chunks: ChunkRange) -> float:
         """Return how old a manifest is (rule 6)."""
-        seen_ms = 1000 * (asyncio.get_running_loop().time() - self._seen_at[chunks])
-        return max(seen_ms, self._state.time.age_ms(self._written_at[chunks], self._context.now_ms()))
+        written_at_ms, seen_at, _, _ = self._manifests[chunks]
+        seen_ms = 1000 * (asyncio.get_running_loop().time() - seen_at)
+        return max(seen_ms, self._state.time.age_ms(written_at_ms, self._context.now_ms()))
 
     async def _require_compacted(self, below: int) -> None:
         """Raise LedgerError if a range that replaces chunks below ``below`` names an object that does not exist."""
         store, shard = self._ledger.store, self._ledger.shard
         existing = set(await store.paths(compacted_folder(shard)))
-        for chunks in ranges_to_read(self._written_at):
+        for chunks in ranges_to_read(self._manifests):
             if self._state.trimmed_below <= chunks.last and chunks.first < below:
                 manifest = await read_manifest(store, shard, chunks)
                 if missing := named_paths(manifest, self._state.segments()).keys() - existing:
@@ -169,18 +168,13 @@ class Trimmer:
         shard = self._ledger.shard
         counts: dict[ObjectKind, int] = {
             "snapshot": snapshots,
-            "manifest": len(self._written_at),
-            "compacted": sum(objects for objects, _ in self._sizes.values()),
+            "manifest": len(self._manifests),
+            "compacted": sum(objects for _, _, objects, _ in self._manifests.values()),
         }
         for kind, count in counts.items():
             self._context.observer.observe(events.ObjectsCounted(shard=shard, kind=kind, count=count))
-        self._context.observer.observe(
-            events.CompactionAdvanced(
-                shard=shard,
-                chunk=compacted_through(covering),
-                size_bytes=sum(self._sizes[chunks][1] for chunks in covering),
-            )
-        )
+        chunk, size_bytes = compacted_through(covering), sum(self._manifests[chunks][3] for chunks in covering)
+        self._context.observer.observe(events.CompactionAdvanced(shard=shard, chunk=chunk, size_bytes=size_bytes))
 
     async def _is_readable(self, number: int) -> bool:
         """Return whether the snapshot that replaces the deleted chunks is intact. Each snapshot is read once."""

@@ -138,18 +138,14 @@ class Autoscaler:
             )
 
     def _forget_sealed(self) -> None:
-        active = {
-            (topic.topic_id, segment.segment_id)
-            for topic in self._state.topics.values()
-            for segment in topic.layout.active()
-        }
-        for topic in self._state.topics.values():
-            for segment in topic.layout.active():
-                if segment.rolled_since_ms is not None:
-                    self._sampler.roll(topic.topic_id, segment.parents, segment.segment_id)
-        self._sampler.retain(active)
+        topics = self._state.topics.values()
+        segments = [(topic.topic_id, segment) for topic in topics for segment in topic.layout.active()]
+        for topic_id, segment in segments:
+            if segment.rolled_since_ms is not None:
+                self._sampler.roll(topic_id, segment.parents, segment.segment_id)
+        self._sampler.retain(active := {(topic_id, segment.segment_id) for topic_id, segment in segments})
         self._reported = {
-            (topic_id, segment, limit)
-            for topic_id, segment, limit in self._reported
-            if (topic_id, segment) in active or (segment == -1 and topic_id in self._state.topics_by_id)
+            (topic_id, at, limit)
+            for topic_id, at, limit in self._reported
+            if (topic_id, at) in active or (at == -1 and topic_id in self._state.topics_by_id)
         }

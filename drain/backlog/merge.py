@@ -53,9 +53,7 @@ def index_slot(offset: int) -> int:
 
 def build_timestamp_index(records: Iterable[tuple[int, int]]) -> TimestampIndex:
     """Return the last of ``records`` (offset, timestamp_ms) in each slot, sorted."""
-    latest: dict[int, tuple[int, int]] = {}
-    for record in sorted(records):
-        latest[index_slot(record[0])] = record
+    latest = {index_slot(offset): (offset, at_ms) for offset, at_ms in sorted(records)}
     return tuple(sorted(latest.values()))
 
 

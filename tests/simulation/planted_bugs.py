@@ -63,7 +63,8 @@ def planted(bug: Bug) -> Iterator[None]:
     def wrong(*args: Any, **kwargs: Any) -> Any:  # a plain function, so that methods get their object
         return bug.wrong(right, *args, **kwargs)
 
-    places = [owner] if isinstance(owner, type) else [each for each in _modules() if vars(each).get(name) is right]
+    modules = [each for module, each in sys.modules.items() if module.partition(".")[0] in PACKAGES]
+    places = [owner] if isinstance(owner, type) else [each for each in modules if vars(each).get(name) is right]
     for place in places:
         setattr(place, name, wrong)
     try:
@@ -71,10 +72,6 @@ def planted(bug: Bug) -> Iterator[None]:
     finally:
         for place in places:
             setattr(place, name, right)
-
-
-def _modules() -> list[ModuleType]:
-    return [module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES]
 
 
 def always(value: Any) -> Function:

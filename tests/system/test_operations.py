@@ -150,7 +150,8 @@ async def move(story: Story, folder: Path) -> None:
 
     await refused(cluster, "change ledger_url in the ZooKeeper node /headgate/test/config, and remove ledger_id")
 
-    config = stored_config(cluster) | {"ledger_url": cluster.ledger_url}
+    with zookeeper_client(cluster) as client:
+        config = json.loads(client.get("/headgate/test/config")[0]) | {"ledger_url": cluster.ledger_url}
     store_config(cluster, config)
     # The copy is another ledger, with an id of its own: a disk of one machine would look like this to its daemon.
     await refused(cluster, f"{folder.as_uri()} is another ledger here: its object ledger.json has the id ")
@@ -178,12 +179,6 @@ async def refused(cluster: Cluster, line: str) -> None:
     assert line in daemon.log().splitlines()[-1]
     assert "Traceback" not in daemon.log()
     del cluster.programs["refused"]
-
-
-def stored_config(cluster: Cluster) -> dict[str, Any]:
-    with zookeeper_client(cluster) as client:
-        config: dict[str, Any] = json.loads(client.get("/headgate/test/config")[0])
-    return config
 
 
 def store_config(cluster: Cluster, config: dict[str, Any]) -> None:

@@ -113,19 +113,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-def _damage(cluster: Cluster, damage: str) -> None:
-    data = DAMAGES[damage](cluster.objects.pop(CHUNK_2))
-    if data is not None:
-        cluster.objects[CHUNK_2] = data
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage: str) -> None:
     """No daemon decides on incomplete state: nothing is written into or after the object."""
     cluster = Cluster()
     await cluster.term("a", topics=2)
     intact = dict(cluster.objects)
-    _damage(cluster, damage)
+    if (data := DAMAGES[damage](cluster.objects.pop(CHUNK_2))) is not None:
+        cluster.objects[CHUNK_2] = data
     before = dict(cluster.objects)
 
     async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
@@ -166,11 +161,6 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
-def _delete(cluster: Cluster, *numbers: int) -> None:
-    for number in numbers:
-        del cluster.objects[f"chunks/shard=0000/{number:012d}.parquet"]
-
-
 async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_not_read_by_its_writer() -> None:
     """The contender was suspended after it had read the end. The chunk after the wrong one seems to continue it."""
     cluster = Cluster()
@@ -181,9 +171,8 @@ async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_
     async def append(number: int, entry: e.AnyEntry, leader_epoch: int) -> None:
         builder = ChunkBuilder()
         builder.add(entry)
-        await cluster.ledger.append(
-            number, builder.encode(shard=0, number=number, leader_epoch=leader_epoch, at_ms=number)
-        )
+        data = builder.encode(shard=0, number=number, leader_epoch=leader_epoch, at_ms=number)
+        await cluster.ledger.append(number, data)
 
     async def frozen(path: str, data: bytes) -> None:
         late.store.create = create  # type: ignore[method-assign]
@@ -191,7 +180,7 @@ async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_
         await append(3, e.TermStarted(leader_epoch=2, instance="other"), 2)
         assert 3 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
         await append(4, e.LedgerTrimmed(below=3), 2)
-        _delete(cluster, 2)
+        del cluster.objects[CHUNK_2]
         wanted.append(path)
         await create(path, data)
 
@@ -201,7 +190,7 @@ async def test_a_term_chunk_with_a_trimmed_number_before_the_start_of_a_term_is_
         async with late.running():
             await until(lambda: late.leads, 30)
 
-            assert wanted == ["chunks/shard=0000/000000000002.parquet"]
+            assert wanted == [CHUNK_2]
             assert [1, 3, 5] == late.leader.state.terms.start_chunks
             assert ["orders"] == list(late.leader.state.topics)
     assert "ledger.unreadable" not in [line["event"] for line in logs]

@@ -22,17 +22,13 @@ from headgate.protocol.requests import Record
 COMMITTED = Committed(placements=[Placement(0, 0, 65535, 7, 1)], topic_id=3)
 
 
-def batch_of_one() -> tuple[RecordBatch, Delivery]:
-    batch = RecordBatch("orders", lambda *_: None)
-    return batch, batch.add(Record(b"k", b"v", 5), 26, None, 60.0)
-
-
 async def stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
 async def test_an_outcome_reaches_all_waiters_although_one_is_cancelled():
-    batch, delivery = batch_of_one()
+    batch = RecordBatch("orders", lambda *_: None)
+    delivery = batch.add(Record(b"k", b"v", 5), 26, None, 60.0)
     impatient, patient = (asyncio.ensure_future(stored(delivery)) for _ in range(2))
     await asyncio.sleep(0)
 

@@ -108,25 +108,20 @@ def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", [small_chunk()[1][:-100], b"", b"PAR1 and nothing else"], ids=["truncated", "empty", "foreign"]
+    ("data", "reason"),
+    [
+        (small_chunk()[1][:-100], "is not a readable Parquet object"),
+        (b"", "is not a readable Parquet object"),
+        (b"PAR1 and nothing else", "is not a readable Parquet object"),
+        # A copied object must not count as another commit.
+        (ChunkBuilder().encode(shard=3, number=8, leader_epoch=1, at_ms=0), "states that it is chunk 8 of shard 3"),
+        (sealed(pa.table({"a": [1]})), "is a Parquet object that headgate did not write"),
+    ],
+    ids=["truncated", "empty", "foreign", "another number", "another Parquet object"],
 )
-def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
-    with pytest.raises(LedgerError, match=r"^chunks/shard=0003/000000000007.parquet is not a readable Parquet object"):
-        chunk.decode(damaged, shard=3, number=7)
-
-
-def test_a_chunk_with_another_number_is_rejected() -> None:
-    """A copied object must not count as another commit."""
-    with pytest.raises(LedgerError, match="states that it is chunk 7 of shard 3"):
-        chunk.decode(small_chunk()[1], shard=3, number=8)
-
-
-def test_a_foreign_parquet_object_is_rejected() -> None:
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"a": [1]}), sink)
-
-    with pytest.raises(LedgerError, match="headgate did not write"):
-        chunk.decode(sink.getvalue(), shard=0, number=1)
+def test_an_object_that_is_no_such_chunk_is_rejected_with_its_name(data: bytes, reason: str) -> None:
+    with pytest.raises(LedgerError, match=f"^chunks/shard=0003/000000000007.parquet {reason}"):
+        chunk.decode(data, shard=3, number=7)
 
 
 def test_an_unknown_entry_is_rejected() -> None:

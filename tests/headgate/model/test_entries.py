@@ -9,17 +9,13 @@ from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
 
 
-def numeric_defaults(kind: type[msgspec.Struct]) -> dict[str, int]:
-    """Return "entry.field" → default, for numbers."""
-    fields = msgspec.structs.fields(kind)
-    return {f"{kind.__name__}.{field.name}": field.default for field in fields if type(field.default) is int}
-
-
 def test_an_absent_number_keeps_its_meaning() -> None:
     """Entries are permanent, and a default is not written. 0, 0 are all buckets."""
-    defaults: dict[str, int] = {}
-    for kind in (*typing.get_args(e.AnyEntry), e.AcknowledgedRange):
-        defaults |= numeric_defaults(kind)
+    kinds = *typing.get_args(e.AnyEntry), e.AcknowledgedRange
+    fields = [
+        (f"{kind.__name__}.{field.name}", field.default) for kind in kinds for field in msgspec.structs.fields(kind)
+    ]
+    defaults = {name: default for name, default in fields if type(default) is int}
 
     assert defaults == {
         "TermStarted.term_id": 0,

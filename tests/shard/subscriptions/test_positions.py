@@ -289,11 +289,6 @@ def stored() -> Topic:
     return state.topics["t"]
 
 
-def external_registration(**fields) -> RegisterConsumer:
-    given = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1, "subscription_type": "STREAM"}
-    return RegisterConsumer(**(given | fields))
-
-
 @pytest.mark.parametrize(
     ("kind", "request_fields", "creates", "expected"),
     [
@@ -314,7 +309,8 @@ def external_registration(**fields) -> RegisterConsumer:
     ],
 )
 def test_rules_1_and_2_which_registrations_are_allowed(kind, request_fields, creates, expected) -> None:
-    reason = registration_error(kind(), external_registration(**request_fields), creates=creates)
+    given = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1, "subscription_type": "STREAM"}
+    reason = registration_error(kind(), RegisterConsumer(**(given | request_fields)), creates=creates)
 
     assert (expected is None) == (reason is None)
     assert expected is None or expected in reason
