@@ -75,13 +75,9 @@ History = tuple[Count, ...]
 
 def topic_count(backlogs: Iterable[Backlog]) -> TopicCount:
     """Return the count of the tracked keys in ``backlogs``, which are those of one topic."""
-    by_key: dict[BacklogKey, Counted] = {}
-    seek_generations: dict[int, int] = {}
-    for row in backlogs:
-        if row.records is not None:
-            by_key[row.key] = Counted(row.seek_generation, row.end_offset, row.end_offset - row.records)
-            seek_generations[row.subscription_id] = row.seek_generation
-    return TopicCount(by_key, seek_generations)
+    counted = [(row, row.records) for row in backlogs if row.records is not None]
+    by_key = {row.key: Counted(row.seek_generation, row.end_offset, row.end_offset - left) for row, left in counted}
+    return TopicCount(by_key, {row.subscription_id: row.seek_generation for row, _ in counted})
 
 
 def append_count(history: History, count: Count) -> History:

@@ -269,13 +269,9 @@ class Layout:
             segments[segment_id] = replace(
                 segments[segment_id], state=SegmentState.SEALED, end_offset=end_offset, sealed_at_ms=at_ms
             )
-        opened: dict[int, list[int]] = {}
-        for segment in new.values():
-            for parent in segment.parents:
-                if parent not in new:
-                    opened.setdefault(parent, []).append(segment.segment_id)
-        for parent, children in opened.items():
-            segments[parent] = replace(segments[parent], children=(*segments[parent].children, *children))
+        opened = [(parent, each.segment_id) for each in new.values() for parent in each.parents if parent not in new]
+        for parent, child in opened:
+            segments[parent] = replace(segments[parent], children=(*segments[parent].children, child))
         return Layout(self.layout_epoch + 1, max([self.next_segment_id, *(n + 1 for n in new)]), segments)
 
     @cached_property

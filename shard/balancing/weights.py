@@ -103,13 +103,12 @@ class WeightSmoother(Generic[KeyT]):
         return changed
 
     def _changed(self, weights: Mapping[KeyT, int]) -> dict[KeyT, int]:
-        changed: dict[KeyT, int] = {}
-        for key, known in self._known.items():
-            if known.load is not None and known.samples >= MIN_SAMPLES:
-                weight = weights.get(key)
-                if weight is None or leaves_band(known.load, weight):
-                    changed[key] = weight_of(known.load)
-        return changed
+        known = [(key, each.load, weights.get(key)) for key, each in self._known.items() if each.samples >= MIN_SAMPLES]
+        return {
+            key: weight_of(load)
+            for key, load, weight in known
+            if load is not None and (weight is None or leaves_band(load, weight))
+        }
 
 
 def weight_of(load: int) -> int:

@@ -9,7 +9,7 @@ Values and positions are replaced, and only acknowledged ranges change in place,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -176,8 +176,5 @@ class Progress:
                 each.pop(segment, None)
 
 
-def _without(values: Mapping[int, ValueT], segments: Iterable[int]) -> dict[int, ValueT]:
-    kept = dict(values)
-    for segment in segments if kept else ():
-        kept.pop(segment, None)
-    return kept
+def _without(values: Mapping[int, ValueT], segments: Container[int]) -> dict[int, ValueT]:
+    return {segment: value for segment, value in values.items() if segment not in segments}

@@ -96,14 +96,9 @@ class ShardLoads:
 
 def shard_loads(holders: Mapping[int, str | None], reports: Mapping[str, Loads]) -> dict[int, int]:
     """Return the load of each shard that a live daemon reports (rule 7)."""
-    found: dict[int, int] = {}
-    for loads in reports.values():
-        for shard, load in loads.items():
-            found[shard] = max(load, found.get(shard, 0))
-    for shard, holder in holders.items():
-        if holder is not None and shard in reports.get(holder, {}):
-            found[shard] = reports[holder][shard]
-    return found
+    found = {shard: max(each.get(shard, 0) for each in reports.values()) for shard in set().union(*reports.values())}
+    held = ((shard, reports.get(holder or "", {}).get(shard)) for shard, holder in holders.items())
+    return found | {shard: load for shard, load in held if load is not None}
 
 
 def _add_sample(each: _Measured, now: float, cost: int) -> None:
