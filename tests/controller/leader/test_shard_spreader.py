@@ -102,13 +102,6 @@ async def restores_slowly(daemon: Contender) -> None:
         controller.follower._context = changed(controller.follower._context, take_steps=take_steps)
 
 
-async def snapshots_of_all(first: Contender) -> None:
-    for shard in range(SHARDS):
-        first.controllers[shard].leader.commit.barrier()
-        await first.controllers[shard].leader.commit.flush()
-        assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
-
-
 async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Daemons) -> None:
     (a, b), state = await daemons.two(), daemons.cluster.zookeeper.service_state
     state.config = {"shards": SHARDS}
@@ -144,7 +137,10 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
 ) -> None:
     """The first one gets all locks. Each state is restored once, and no daemon has to settle for it."""
     first = await daemons.first()
-    await snapshots_of_all(first)
+    for shard in range(SHARDS):
+        first.controllers[shard].leader.commit.barrier()
+        await first.controllers[shard].leader.commit.flush()
+        assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
     await first.stop()
     daemons.settings = SpreadSettings(settle_seconds=600.0, enabled=enabled)
     loop = asyncio.get_running_loop()

@@ -46,14 +46,6 @@ def active(leader: ShardLeader) -> int:
     return len(leader.state.topics["orders"].layout.active())
 
 
-async def register(client: BareClient) -> list[dict[str, Any]]:
-    """Register two QUEUE consumers and return their names."""
-    names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
-    for name in names:
-        await client.call(RegisterConsumer, **name, subscription_type="QUEUE")
-    return names
-
-
 async def produce(client: BareClient, seconds: float, records: int, **fields: Any) -> None:
     """Store ``records`` records per second, with a thousand keys in turn."""
     for second in range(int(seconds)):
@@ -110,7 +102,9 @@ async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
 
 async def test_a_segment_splits_for_a_consumer_without_one() -> None:
     async with scaled(split_records_per_second=100) as (shard, leader, client):
-        names = await register(client)
+        names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
+        for name in names:
+            await client.call(RegisterConsumer, **name, subscription_type="QUEUE")
         for _ in range(8):
             await produce(client, 5, 50)
             for name in names:

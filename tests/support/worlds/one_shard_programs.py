@@ -24,15 +24,10 @@ KEYS = [f"key-{n}".encode() for n in range(10)]
 SMALL = ProducerSettings(batch_bytes=200)
 
 
-def described(world: OneShard) -> bytes:
-    named = world.ledger_id.hex()
-    return codec.encode(
-        ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="file:///x", ledger_id=named)
-    )
-
-
 def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
-    world.broker.retained[cluster_topic(CLUSTER)] = described(world)
+    place = {"ledger_url": "file:///x", "ledger_id": world.ledger_id.hex()}
+    described = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, **place)
+    world.broker.retained[cluster_topic(CLUSTER)] = codec.encode(described)
     # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
     return Client(
