@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
@@ -50,10 +52,10 @@ class OpenLetters:
     """Segment → offset before which this ends."""
     through: str
     """The same, for `find_open`."""
-    point: tuple[int, int]
-    """A chunk of the ledger of ``ends``, and its term."""
     parked: Mapping[bytes, int]
     """Parked key of a STREAM → number of its last record that is not open any more (rule 4)."""
+    point: tuple[int, int] | None = None
+    """A chunk of the ledger of ``ends``, and its term."""
 
     @property
     def has_stored(self) -> bool:
@@ -81,7 +83,7 @@ class OpenLetters:
         """Return the origin of a record that is a dead letter of this subscription; None: it is not (rule 3)."""
         own = self.opened.ledger_id, self.source.topic, self.source.topic_id, self.described.subscription_id
         origin = origin_of(record.headers)
-        return origin if origin is not None and origin.owner == own else None
+        return origin if origin is not None and origin.is_of(*own) else None
 
     def require_order_kept(self, *, replay: bool) -> None:
         """Raise HeadgateError if rule 4 forbids to replay them, or to drop them."""
@@ -117,6 +119,7 @@ class OpenLetters:
         now = Snapshot(opened.description, opened.ledger_id, *await opened.newest())
         position = beginning(now.topic, now.ledger_id) if stored is None else decode_copy(stored)
         assert position is not None, "only replays use this name"
+        position = replace(position, ledger_id=now.ledger_id)  # A copy has another id. Its history is compared, too.
         starts = await opened.starts_after(position, now, remedy="drop the dead letters", skip_pruned=True)
         return CopyProgress(now, {each: max(offset, self.starts.get(each, 0)) for each, offset in starts.items()})
 
@@ -163,7 +166,7 @@ async def find_open(
     parked = await admin.parked_keys(topic, name) if described.type == "STREAM" else []
     finished = {each.key: each.finished for each in parked}
     point = now.chunk, now.term_id
-    return OpenLetters(source, described, opened, closing, starts, ends, through, point, finished)
+    return OpenLetters(source, described, opened, closing, starts, ends, through, finished, point)
 
 
 async def _seen(opened: TopicSource, through: str, now: Snapshot) -> dict[int, int]:

@@ -12,6 +12,8 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from headgate.model.identifiers import NUMBER_BITS
+
 Header: TypeAlias = tuple[str, bytes]
 Headers: TypeAlias = tuple[Header, ...]
 GivenHeaders: TypeAlias = Mapping[str, bytes] | Iterable[Header]
@@ -109,10 +111,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     parked_number: int = 0
     """Its number among the records of its parked key; 0: it was not parked."""
 
-    @property
-    def owner(self) -> tuple[str, str, int, int]:
-        """Ledger, topic and subscription. Ids are those of a shard, which the topic's name tells."""
-        return self.ledger, self.topic, self.topic_id, self.subscription_id
+    def is_of(self, ledger: str, topic: str, topic_id: int | None, subscription_id: int) -> bool:
+        """Return whether it is of this subscription, or of that from which a copied ledger has it, under another id.
+
+        Ids of topics and subscriptions are random. Those that an earlier version gave are small, in every ledger.
+        """
+        named = self.topic, self.topic_id, self.subscription_id
+        is_own = self.ledger == ledger or subscription_id >> NUMBER_BITS != 0
+        return is_own and named == (topic, topic_id, subscription_id)
 
     def headers(self) -> Headers:
         return tuple(

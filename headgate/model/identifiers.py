@@ -10,5 +10,10 @@ Generation: TypeAlias = int
 """Number of a grant. Of two holders of the same keys, the one with the higher generation is
 valid."""
 
+NUMBER_BITS: Final = 16
+"""Bits of the id of a topic or subscription below those of the term that gave it, which are random.
+
+A larger number changes these, too; an id stays below 2^53, which JSON readers need.
+"""
 ANONYMOUS: Final = "anonymous"
 """The user of a client that gives the broker no user name."""

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_segments
+from headgate.model.identifiers import NUMBER_BITS
 from headgate.model.layout import KEY_BUCKETS, Layout
 from headgate.protocol.codec import user_of
 from shard.state.consumers import REMOVED_CONSUMER_RETENTION_MS, RegisteredConsumer, RemovedConsumer
@@ -23,8 +24,6 @@ from shard.state.topic import SegmentTail, Topic, Traffic
 IDS_PER_SHARD_COUNT: Final = 1 << 40
 """A name has another shard for each number of shards, which counts its own ids: each number has a range of its own."""
 TERM_BITS: Final = 32
-NUMBER_BITS: Final = 16
-"""Bits below those of the term. A larger number changes these, too; an id stays below 2^53, which JSON readers need."""
 
 
 @dataclass(slots=True)

@@ -355,6 +355,13 @@ async def work_for_a_while(shop: Shop, browser: Browser) -> None:
         await browser.until(f"document.querySelector('#rates .line').getAttribute('d') !== '{seen}'")
 
 
+async def spark_of(cluster: Cluster) -> FakeDrainService:
+    spark = FakeDrainService()
+    ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
+    spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)
+    return spark
+
+
 async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     cluster: Cluster, shop: Shop, browser: Browser, pytestconfig: pytest.Config
 ) -> None:
@@ -386,9 +393,7 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
         await browser.evaluate("[...document.querySelectorAll('#daemons tbody th')].map(each => each.innerText)")
     )
 
-    spark = FakeDrainService()
-    ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
-    spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)
+    spark = await spark_of(cluster)
     async with await asyncio.start_unix_server(spark.serve, path=cluster.spark.socket):
         shop.let_acknowledge(120)
         await browser.until(f"!document.getElementById('problems').innerText.includes('drain of {leader}')")

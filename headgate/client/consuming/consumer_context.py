@@ -238,7 +238,7 @@ class ConsumerRequests:
 
     def is_own(self, origin: Origin) -> bool:
         """Return whether a dead letter is of this member's subscription."""
-        return origin.owner == (self.ledger_id, self._member["topic"], self.topic_id, self.subscription_id)
+        return origin.is_of(self.ledger_id, self._member["topic"], self.topic_id, self.subscription_id)
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record`` for every later holder of its segment."""

@@ -1,6 +1,7 @@
 """STREAM: parked and resumed keys, with the real leader of a shard over a fake broker and store, in virtual time."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock
@@ -20,8 +21,9 @@ from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedEr
 from headgate.model.headers import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
+from tests.support.worlds import one_shard
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import KEYS, client, in_order, orders, produce, reader
+from tests.support.worlds.one_shard_programs import KEYS, client, in_order, orders, produce, reader, restored_copy
 
 pytestmark = pytest.mark.looptime
 POISON, OTHER = KEYS[3], KEYS[4]
@@ -354,6 +356,18 @@ async def test_keys_that_are_resumed_after_each_other_read_each_chunk_once():
         await program.read(consumer, 100)
         assert ([], in_order(100)) == (await parked(admin), {key: program.values(key) for key in KEYS})
         assert 2 * len(world.store.objects) > world.store.calls["read"] - reads
+
+
+async def test_a_restored_copy_of_the_ledger_has_the_parked_records(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(one_shard, "TERM_IDS", itertools.count(7**20))  # random as usual, and so are ids of topics
+    async with with_a_parked_key() as (world, _, _, program):
+        assert [] == program.values()
+    copied = restored_copy(world)
+    async with copied.leader(), Admin(client(copied, "admin")) as admin, reader(copied) as consumer:
+        assert (in_order(20)[POISON], True) == await open_letters(admin)
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 30)
+        assert ([], in_order(20)[POISON]) == (await parked(admin), program.values())
 
 
 ORIGIN = Origin(

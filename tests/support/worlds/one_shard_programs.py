@@ -13,6 +13,8 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.ledger.identity import identity_object
+from headgate.ledger.objects import IDENTITY_PATH
 from headgate.protocol import codec
 from headgate.protocol.codec import ClusterDescription, cluster_topic
 from headgate.protocol.replies import ProducerIdentity, TopicReply
@@ -24,10 +26,21 @@ KEYS = [f"key-{n}".encode() for n in range(10)]
 SMALL = ProducerSettings(batch_bytes=200)
 
 
-def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
+def described(world: OneShard) -> bytes:
     place = {"ledger_url": "file:///x", "ledger_id": world.ledger_id.hex()}
-    described = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, **place)
-    world.broker.retained[cluster_topic(CLUSTER)] = codec.encode(described)
+    return codec.encode(ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, **place))
+
+
+def restored_copy(world: OneShard) -> OneShard:
+    """Return a world that continues a copy of the ledger of ``world``, as `headgate ledger copy` makes it."""
+    copied = OneShard()
+    copied.ledger_id = b"a copy's id: 16B"
+    copied.store.objects |= world.store.objects | {IDENTITY_PATH: identity_object(copied.ledger_id.hex())}
+    return copied
+
+
+def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
+    world.broker.retained[cluster_topic(CLUSTER)] = described(world)
     # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
     return Client(

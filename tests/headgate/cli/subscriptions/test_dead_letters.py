@@ -3,6 +3,7 @@
 Over a fake broker and store, in virtual time.
 """
 
+import itertools
 from unittest.mock import AsyncMock
 
 import pytest
@@ -15,8 +16,9 @@ from headgate.model.headers import Origin
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.client.test_redelivery import QUEUE, jobs
 from tests.support.fakes.cli_client import FakeCluster, subscription, topic
+from tests.support.worlds import one_shard
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, produce, reader
+from tests.support.worlds.one_shard_programs import client, produce, reader, restored_copy
 
 
 def operator(world: OneShard) -> Admin:
@@ -92,6 +94,19 @@ async def test_each_dead_letter_is_sent_back_once_although_a_replay_is_interrupt
         for other in ("", "0/9/0:5", "0:5"):
             with pytest.raises(HeadgateError, match="list them again"):
                 await acted(world, other)
+
+
+@pytest.mark.looptime
+async def test_a_replay_continues_in_a_restored_copy_of_the_ledger(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(one_shard, "TERM_IDS", itertools.count(7**20))  # random as usual, and so are ids of topics
+    async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
+        await die(world, 1)
+        assert 1 == await acted(world, (await listed(world))[0].through)
+        await die(world, 1)
+    copied = restored_copy(world)
+    async with copied.leader():
+        found, origins = await listed(copied)
+        assert 2 == len(origins) == await acted(copied, found.through)
 
 
 @pytest.mark.looptime
