@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -146,20 +147,16 @@ def decide_pruning(
 ) -> Steps[PruneDecision]:
     """Decide for the state that the steps find; see `prune_basis`. ``age_ms`` returns the age of a ledger time."""
     yield len(layout.segments)
-    abandoned: list[str] = []
-    retaining: list[Subscription] = []
-    for subscription in sorted(subscriptions, key=lambda subscription: subscription.name):
-        if _is_abandoned(subscription, rules, age_ms):
-            abandoned.append(subscription.name)
-        elif rules.ignored == "none" or (
-            rules.ignored == "chosen" and not subscription.redelivery.policy.ignored_by_retention
-        ):
-            retaining.append(subscription)
+    by_name = sorted(subscriptions, key=attrgetter("name"))
+    abandoned = tuple(each.name for each in by_name if _is_abandoned(each, rules, age_ms))
+    retaining = [] if rules.ignored == "all" else [each for each in by_name if each.name not in abandoned]
+    if rules.ignored == "chosen":
+        retaining = [each for each in retaining if not each.redelivery.policy.ignored_by_retention]
     # Ancestors have lower ids than their descendants.
     sealed_ms = _sealed_ages(layout, age_ms)
     if rules.keeps_everything:
         forever = dict.fromkeys(sealed_ms, "the topic has unlimited retention")
-        return PruneDecision((), MappingProxyType(forever), tuple(abandoned))
+        return PruneDecision((), MappingProxyType(forever), abandoned)
     due = _due(layout, tails, rules, sealed_ms)
     kept = yield from _kept_for_subscriptions(layout, sealed_ms, due, retaining, rules)
     yield len(sealed_ms)
@@ -181,7 +178,7 @@ def decide_pruning(
             retained[segment] = f"one prune removes at most {at_most} segments of this topic: prune again"
         else:
             pruned[segment] = None
-    return PruneDecision(tuple(pruned), MappingProxyType(retained), tuple(abandoned))
+    return PruneDecision(tuple(pruned), MappingProxyType(retained), abandoned)
 
 
 def _sealed_ages(layout: Layout, age_ms: Callable[[int], int]) -> dict[int, int]:

@@ -69,7 +69,9 @@ class Autoscaler:
 
     def _load(self, topic: Topic, settings: ScalingSettings, now_ms: int) -> policy.TopicLoad:
         split_ms, merge_ms = int(settings.split_window_seconds * 1000), int(settings.merge_window_seconds * 1000)
-        waiting = policy.undrained_generations(topic.layout, topic.subscriptions.values())
+        subscriptions = topic.subscriptions.values()
+        waiting = policy.undrained_generations(topic.layout, subscriptions)
+        connected = ([x for x in each.consumers.values() if x.disconnected_at_ms is None] for each in subscriptions)
         return policy.TopicLoad(
             layout=topic.layout,
             segments={
@@ -81,13 +83,7 @@ class Autoscaler:
                 )
                 for segment in topic.layout.active()
             },
-            consumers=max(
-                (
-                    sum(consumer.disconnected_at_ms is None for consumer in subscription.consumers.values())
-                    for subscription in topic.subscriptions.values()
-                ),
-                default=0,
-            ),
+            consumers=max(map(len, connected), default=0),
             term_started_at_ms=self._state.terms.started_at_ms,
         )
 

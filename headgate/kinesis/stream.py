@@ -135,8 +135,7 @@ class KinesisStream:
 
     async def register(self, name: str) -> str:
         """Return the ARN of the stream consumer ``name``, which is registered if it is missing, once it is active."""
-        summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
-        stream = summary["StreamDescriptionSummary"]["StreamARN"]
+        stream, _, _ = (await self._same_source()).partition(" ")
         for _ in range(REGISTRATION_SECONDS):
             listed = await self._list(self._client.list_stream_consumers, StreamARN=stream)
             found = {each["ConsumerName"]: each for each in listed["Consumers"]}.get(name)
