@@ -119,13 +119,12 @@ def decide(topic: TopicLoad, settings: ScalingSettings, now_ms: int) -> ScalingD
     changed_ms = max(segment.range_since_ms for segment in active)
     if now_ms - changed_ms < settings.topic_cooldown_seconds * 1000:
         return ScalingDecision()
-    split: Split | None = None
-    suppressed: tuple[SuppressedSplit, ...] = ()
+    found = ScalingDecision()
     if settings.split and now_ms - topic.term_started_at_ms >= _window_ms(settings.split_window_seconds):
-        split, suppressed = _split(topic, active, settings, now_ms)
-    if split is None and settings.merge:
-        return ScalingDecision(_merge(topic, active, settings, now_ms), suppressed)
-    return ScalingDecision(split, suppressed)
+        found = _split(topic, active, settings, now_ms)
+    if found.change is None and settings.merge:
+        return ScalingDecision(_merge(topic, active, settings, now_ms), found.suppressed)
+    return found
 
 
 def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription]) -> dict[int, int]:
@@ -151,9 +150,7 @@ def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription])
 # Splitting
 
 
-def _split(
-    topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int
-) -> tuple[Split | None, tuple[SuppressedSplit, ...]]:
+def _split(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int) -> ScalingDecision:
     wait_ms = max(settings.segment_cooldown_seconds * 1000, _window_ms(settings.split_window_seconds))
     eligible = [segment for segment in active if now_ms - segment.range_since_ms >= wait_ms]
     suppressed: list[SuppressedSplit] = []
@@ -162,10 +159,10 @@ def _split(
     ):
         limit = _limit(topic, segment, why, len(active), settings)
         if limit is None:
-            return Split(segment.segment_id, why, detail), tuple(suppressed)
+            return ScalingDecision(Split(segment.segment_id, why, detail), tuple(suppressed))
         if not any(before.segment == segment.segment_id for before in suppressed):
             suppressed.append(SuppressedSplit(segment.segment_id, limit[0], f"{detail}, but {limit[1]}"))
-    return None, tuple(suppressed)
+    return ScalingDecision(None, tuple(suppressed))
 
 
 def _overloaded(
@@ -330,5 +327,4 @@ class HotKeySampler:
 
     def retain(self, segments: Collection[tuple[int, int]]) -> None:
         """Drop the samples of every (topic id, segment) that is not in ``segments``."""
-        for segment_key in [segment_key for segment_key in self._samples if segment_key not in segments]:
-            del self._samples[segment_key]
+        self._samples = {key: known for key, known in self._samples.items() if key in segments}

@@ -280,9 +280,8 @@ class Admin:
 
     async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
         """Merge two active neighbors; returns the new layout."""
-        return await self._change_topic(
-            requests.MergeSegments(topic=topic, segments=(first, second), token=self._token())
-        )
+        request = requests.MergeSegments(topic=topic, segments=(first, second), token=self._token())
+        return await self._change_topic(request)
 
     async def set_topic_policy(
         self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[request_fields.PolicyField] = ()
@@ -303,9 +302,8 @@ class Admin:
 
         Returns what was deleted, and why each other sealed segment was not.
         """
-        return (
-            await self._ask(requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), replies.PruneReply)
-        ).result
+        request = requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run)
+        return (await self._ask(request, replies.PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
@@ -419,9 +417,8 @@ class Admin:
         )
         if timestamp_ms is None:
             return await self._subscription(request)
-        return (
-            await self._ask_at(timestamp_ms, "create_subscription", request, replies.SubscriptionReply)
-        ).subscription
+        reply = await self._ask_at(timestamp_ms, "create_subscription", request, replies.SubscriptionReply)
+        return reply.subscription
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""

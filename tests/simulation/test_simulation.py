@@ -33,17 +33,11 @@ def test_all_invariants_hold_in_busy_worlds(seed: int) -> None:
 @pytest.mark.parametrize("block", range(FRESH_SEEDS // BLOCK))
 def test_all_invariants_hold_under_any_faults(block: int) -> None:
     """Every commit plays seeds of its own, and the same ones again when it is tested again."""
-    first = first_fresh_seed() + block * BLOCK
+    words = "git", "rev-parse", "HEAD"
+    commit = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    first = int(commit.stdout[:8] or "0", 16) + block * BLOCK  # from 0 on outside a working copy
     for seed in range(first, first + BLOCK):
         assert run_seed(seed).chunks
-
-
-def first_fresh_seed() -> int:
-    """Return a number that the newest commit determines; 0 outside a working copy."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    return int(commit.stdout[:8] or "0", 16)
 
 
 @pytest.mark.parametrize("seed", [3, 5, 6, 9])

@@ -126,20 +126,15 @@ async def until_connected(cluster: Cluster, topic: str, name: str, connected: bo
     await wait_until(seen, f"{name} connected: {connected}", seconds)
 
 
-async def register_both(ada: Program, bob: Program) -> None:
-    """Register both consumers and complete the handover between them."""
-    await ada.register()
-    await bob.register()
-    await wait_until(lambda: ada.revoked, "the first consumer gets a revocation")
-    await ada.confirm()
-    await wait_until(lambda: bob.held, "the second consumer gets the released segment")
-    ada.revoked.clear()
-
-
 async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothing(cluster: Cluster) -> None:
     topic = await new_topic(cluster)
     async with Program(cluster, topic, "ada") as ada, Program(cluster, topic, "bob") as bob:
-        await register_both(ada, bob)
+        await ada.register()
+        await bob.register()
+        await wait_until(lambda: ada.revoked, "the first consumer gets a revocation")
+        await ada.confirm()
+        await wait_until(lambda: bob.held, "the second consumer gets the released segment")
+        ada.revoked.clear()
         before = ada.generations, bob.generations
         await ada.ask(Heartbeat)
         await ada.proxy.cut()

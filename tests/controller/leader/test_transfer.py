@@ -219,16 +219,6 @@ def contender(cluster: Cluster, name: str) -> Contender:
     return Contender(cluster, name, PartlyBrokenStore, shards=SHARDS, contends_for=SHARDS)
 
 
-def break_shards(cluster: Cluster, *contenders: Contender) -> tuple[str, bytes]:
-    """Break six shards of eight; return the path and the content of the object that is damaged."""
-    for each in contenders:
-        each.store.broken = True
-    path = max(path for path in cluster.objects if path.startswith(chunk_folder(DAMAGED)))
-    intact = cluster.objects[path]
-    cluster.objects[path] = intact[:40] + bytes([intact[40] ^ 1]) + intact[41:]
-    return path, intact
-
-
 async def longest_commit_seconds(contenders: Sequence[Contender], seconds: float) -> float:
     """Commit to the healthy shards all the time, and return how long one commit took at most."""
     loop = asyncio.get_running_loop()
@@ -249,8 +239,11 @@ async def test_shards_that_fail_while_they_are_led_leave_the_others_alone() -> N
     async with contender(cluster, "a").running() as a, contender(cluster, "b").running() as b:
         await until(lambda: len(a.led | b.led) == SHARDS)
         usual = await longest_commit_seconds([a, b], 5)
-        break_shards(cluster, a, b)
+        path = max(path for path in cluster.objects if path.startswith(chunk_folder(DAMAGED)))
+        intact = cluster.objects[path]
+        cluster.objects[path] = intact[:40] + bytes([intact[40] ^ 1]) + intact[41:]
         for each in (a, b):
+            each.store.broken = True  # with that, six shards of eight
             for shard in each.led - set(HEALTHY):
                 each.controllers[shard].leader.commit.barrier()
         before = a.led & set(HEALTHY), b.led & set(HEALTHY)

@@ -8,14 +8,6 @@ from drain.compaction.policy import PlannedCompaction, next_compaction
 from headgate.ledger.objects import FANOUT, ChunkRange
 
 
-def max_ranges(compacted: int, chunks: int) -> int:
-    """Return the bound of the number of ranges for ``compacted`` chunks, if level 0 has ``chunks`` each."""
-    levels, width = 0, chunks
-    while width <= compacted:
-        levels, width = levels + 1, width * FANOUT
-    return levels * (FANOUT - 1)
-
-
 def all_compacted(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
     """Return the ranges and levels once nothing is due."""
     covering: list[tuple[ChunkRange, int]] = []
@@ -31,7 +23,10 @@ def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: i
     numbers = [n for each, _ in covering for n in range(each.first, each.last + 1)]
 
     assert list(range(1, watermark // chunks * chunks + 1)) == numbers
-    assert len(covering) <= max_ranges(len(numbers), chunks)
+    levels, width = 0, chunks
+    while width <= len(numbers):
+        levels, width = levels + 1, width * FANOUT
+    assert len(covering) <= levels * (FANOUT - 1)
 
 
 @pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, PlannedCompaction(ChunkRange(1, 4), 0, ()))])

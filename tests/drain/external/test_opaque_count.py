@@ -101,19 +101,14 @@ def test_entries_after_a_checkpoint_are_outstanding(spark, tmp_path: Path, form:
     assert {(None, None, None)} == set(numbers(found, 4).values()), "CHECKPOINT is not tracked"
 
 
-def outstanding_after(spark, given: ExternalTables, checkpoints: list[str]) -> list[int | None]:
-    """Return the outstanding records of b for each of ``checkpoints``, each of another subscription."""
-    identities = range(10, 10 + len(checkpoints))
-    rows = (*ROWS[:3], *(StateRow(1, each, None, subscription_type="STREAM") for each in identities))
-    checkpoints_of = {each: {1: text} for each, text in zip(identities, checkpoints, strict=True)}
-    found = Counter(spark)(given, replace(view(), checkpoints=checkpoints_of), rows)
-    return [numbers(found, each)[1][0] for each in identities]
-
-
 @pytest.mark.spark
 def test_a_checkpoint_needs_no_entry_of_its_position(spark, tmp_path: Path) -> None:
     checkpoints = [position(0), position(4), str(FIRST - 1), "000" + position(2), position(2), position(2), "SHARD_END"]
-    assert [4, 0, 5, 2, 2, 2, None] == outstanding_after(spark, table(tmp_path / "t", entry_rows()), checkpoints)
+    subscriptions = dict(enumerate(checkpoints, 10))
+    rows = (*ROWS[:3], *(StateRow(1, each, None, subscription_type="STREAM") for each in subscriptions))
+    given = replace(view(), checkpoints={each: {1: text} for each, text in subscriptions.items()})
+    found = Counter(spark)(table(tmp_path / "t", entry_rows()), given, rows)
+    assert [4, 0, 5, 2, 2, 2, None] == [numbers(found, each)[1][0] for each in subscriptions]
 
 
 @pytest.mark.spark

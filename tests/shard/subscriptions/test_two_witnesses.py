@@ -4,7 +4,6 @@ import pytest
 
 from headgate.model import entries as e
 from shard.state.subscription import Subscription
-from shard.state.topic import Topic
 from shard.subscriptions.two_witnesses import DrainClaim, contradiction
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -66,15 +65,6 @@ async def test_rule_2_acknowledgements_from_before_a_seek_do_not_count() -> None
     assert "knows 1 of 6" in str(judged(harness, DrainClaim(6)))
 
 
-def imported(positions: e.Positions, position: int) -> tuple[Subscription, Topic]:
-    """An external topic whose segment 0 is sealed, and a subscription at ``position``."""
-    segment = e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1)
-    topic = imported_topic(segment, positions=positions)
-    subscription = Subscription(topic.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
-    subscription.progress.positions[0] = position
-    return subscription, topic
-
-
 @pytest.mark.parametrize(
     ("positions", "position", "claim", "agrees"),
     [
@@ -92,7 +82,10 @@ def imported(positions: e.Positions, position: int) -> tuple[Subscription, Topic
 def test_rule_3_only_a_table_of_an_external_topic_replaces_own_acknowledgements(
     positions: e.Positions, position: int, claim: DrainClaim, *, agrees: bool
 ) -> None:
-    subscription, topic = imported(positions, position)
+    segment = e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1)
+    topic = imported_topic(segment, positions=positions)
+    subscription = Subscription(topic.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
+    subscription.progress.positions[0] = position
 
     assert (contradiction(subscription, topic, 0, claim) is None) == agrees
 
