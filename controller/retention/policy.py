@@ -8,9 +8,9 @@
    enough if children wait for nothing, or it began there; else a prune would open them on the leader's word alone.
 4. CHECKPOINT subscriptions retain a segment for a bounded time after it was sealed. (Pulsar's
    scalable topics: as long as the subscription exists.)
-5. A subscription that had no consumers for the subscription expiry retains nothing, nor does one that is ignored, and
-   none does if the topic ignores subscriptions. Such a subscription loses its unread records, which is counted and
-   reported.
+5. A subscription that had no consumers for the subscription expiry retains nothing, unless it keeps dead letters, nor
+   does one that is ignored, and none does if the topic ignores subscriptions. Such a subscription loses its unread
+   records, which is counted and reported.
 6. An active segment with records is rolled at an eighth of the greatest age, or of its share of the greatest size, so
    that nothing is kept for much longer (Kafka and Pulsar roll segments and ledgers likewise). It is not while a
    parent is due: then a subscription retains that, and another segment would free nothing.
@@ -32,6 +32,7 @@ from typing import Final, Literal
 from controller.settings.sections import RetentionSettings
 from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read
 from headgate.model.entries import SubscriptionType, TopicPolicy
+from headgate.model.identifiers import DEAD_LETTERS
 from headgate.model.layout import Layout
 from headgate.model.text import listed
 from shard.state.subscription import Subscription
@@ -259,7 +260,9 @@ def _unfinished(subscription: Subscription, segments: AbstractSet[int], ends: Ma
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:
     since = subscription.consumers.unused_since_ms
-    return bool(rules.subscription_expiry_ms) and since is not None and age_ms(since) >= rules.subscription_expiry_ms
+    if not rules.subscription_expiry_ms or since is None or subscription.name.startswith(DEAD_LETTERS):
+        return False
+    return age_ms(since) >= rules.subscription_expiry_ms
 
 
 def _seconds(milliseconds: int) -> int:

@@ -145,20 +145,14 @@ class Pruner:
         return None
 
     def _report(self, topic: Topic, pruning: policy.PruneDecision) -> None:
-        ends = topic.record_ends(pruning.segments)
+        ends, of_topic = topic.record_ends(pruning.segments), log.bind(shard=self.state.shard, topic=topic.name)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
                 self.context.observer.observe(events.RecordsDropped(count=dropped))
-                log.warning(
-                    "subscription.records_dropped",
-                    shard=self.state.shard,
-                    topic=topic.name,
-                    subscription=subscription.name,
-                    records=dropped,
-                    unused_since_ms=subscription.consumers.unused_since_ms,
-                )
+                found = of_topic.bind(subscription=subscription.name, records=dropped)
+                found.warning("subscription.records_dropped", unused_since_ms=subscription.consumers.unused_since_ms)
         self.context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
-        log.info("segments.pruned", shard=self.state.shard, topic=topic.name, segments=list(pruning.segments))
+        of_topic.info("segments.pruned", segments=list(pruning.segments))
 
     async def _delete(self) -> bool:
         """Delete the data of segments that were pruned long enough ago; return False after the first failure."""

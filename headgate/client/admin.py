@@ -21,7 +21,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
-from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.identifiers import DEAD_LETTERS, Offset, SegmentId
 from headgate.model.layout import MAX_SHARDS
 from headgate.protocol import replies, request_fields, requests
 from headgate.reading.topic_files import positions_at
@@ -537,7 +537,7 @@ class Admin:
         )
         described = await self._subscription(request)
         if dead_letter_topic and described.type == SubscriptionType.STREAM:
-            keeper = f"dead-letters-{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
+            keeper = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
             await self.create_subscription(dead_letter_topic, keeper, type="QUEUE", start="earliest", if_absent=True)
         return described
 

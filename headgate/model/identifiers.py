@@ -15,5 +15,7 @@ NUMBER_BITS: Final = 16
 
 A larger number changes these, too; an id stays below 2^53, which JSON readers need.
 """
+DEAD_LETTERS: Final = "dead-letters-"
+"""How the name begins of a subscription without consumers, for which a dead-letter topic keeps what is open."""
 ANONYMOUS: Final = "anonymous"
 """The user of a client that gives the broker no user name."""

@@ -218,6 +218,11 @@ def test_an_unused_subscription_expires(since_ms: Any, now_ms: int, expiry_ms: i
     assert (found.segments, found.abandoned) == (((0,), ("s",)) if expires else ((), ()))
 
 
+def test_a_subscription_that_keeps_dead_letters_does_not_expire() -> None:
+    keeper = subscription("QUEUE", name="dead-letters-0-7", unused_since_ms=0)
+    assert () == pruning(SPLIT, keeper, now_ms=10**12, subscription_expiry_ms=1).segments
+
+
 @st.composite
 def _situations(draw: st.DrawFn) -> tuple[Layout, list[Subscription]]:
     layout = Layout.initial(draw(st.integers(1, 3)), 0)

@@ -16,17 +16,13 @@ _VALUES: dict[Any, Any] = {
 }
 
 
-def example_event(event_type: type[Event], **fields: Any) -> Event:
-    examples = {field.name: _example_value(field.type) for field in msgspec.structs.fields(event_type)}
-    return event_type(**examples | fields)
-
-
 def example_events(**fields: Any) -> list[Event]:
     """Return one event of each type, with ``fields`` where the type has them."""
-    return [
-        example_event(each, **{name: value for name, value in fields.items() if name in each.__struct_fields__})
-        for each in sorted(EVENT_TYPES, key=lambda each: each.__name__)
-    ]
+    found = []
+    for each in sorted(EVENT_TYPES, key=lambda each: each.__name__):
+        examples = {field.name: _example_value(field.type) for field in msgspec.structs.fields(each)}
+        found.append(each(**{name: fields.get(name, example) for name, example in examples.items()}))
+    return found
 
 
 def _example_value(field_type: Any) -> Any:
