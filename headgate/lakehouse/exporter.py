@@ -120,13 +120,14 @@ class Exporter:
         """Add ``batches`` to the table, and move ``unread`` behind them, unless their ledger was replaced."""
         rows = await asyncio.to_thread(self._rows.table, batches)
         ends = rows.group_by("segment").aggregate([("offset", "max")])
-        unread |= {
+        reached = unread | {
             segment: last + 1 for segment, last in zip(*(column.to_pylist() for column in ends.columns), strict=True)
         }
         # A chunk behind the rows: it is missing in an older ledger, which may have other records at their offsets.
-        position = Snapshot(now.topic, self._source.ledger_id, *await self._source.newest()).position(unread)
+        position = Snapshot(now.topic, self._source.ledger_id, *await self._source.newest()).position(reached)
         if await self._source.ledger.term_id_at(now.chunk) != now.term_id or not await reader.is_same_history():
             raise HeadgateError(f"an older ledger was put back while {now.topic.topic!r} was exported")
         await asyncio.to_thread(self._table.append, rows, position)
-        self.reached |= unread
+        unread |= reached
+        self.reached |= reached
         self.records, self.commits = self.records + len(rows), self.commits + 1
