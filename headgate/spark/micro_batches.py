@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from headgate.model.layout import SegmentState
 from headgate.model.positions import PositionToken
@@ -35,17 +36,16 @@ class StreamPosition(TopicPosition, frozen=True, kw_only=True):
         return cls(**msgspec.structs.asdict(now.position(reached)), first_chunk=first_chunk)
 
     @classmethod
-    def of_token(cls, token: PositionToken) -> Self:
-        chunk, term_id = max(token.history, default=(0, 0))
-        return cls(
+    def of_token(cls, token: PositionToken) -> list[Self]:
+        """Return it for each point of its history. An older ledger that was put back may have the newest one only."""
+        position = cls(
             topic=token.topic,
             topic_id=token.topic_id,
             ledger_id=token.ledger_id,
             newest=max(token.positions, default=-1),
             offsets={segment: token.positions[segment] for segment in token.held},
-            chunk=chunk,
-            term_id=term_id,
         )
+        return [replace(position, chunk=chunk, term_id=term_id) for chunk, term_id in token.history or [(0, 0)]]
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Self:

@@ -126,7 +126,8 @@ class TopicAccess:
             return now.ends
         if text.startswith(TOKEN_PREFIX):
             token = decode_positions(text)
-            self.offsets_after(StreamPosition.of_token(token), now)
+            for each in StreamPosition.of_token(token):
+                self.offsets_after(each, now)
             return {segment: token.positions.get(SegmentId(segment), 0) for segment in now.ends}
         try:
             at_ms = time_ms(text)

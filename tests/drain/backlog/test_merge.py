@@ -247,16 +247,13 @@ def combined(rows):
         yield MergedRow(replace(same[0], position=ranges.pop_prefix(), above=tuple(ranges)))
 
 
-def fact_of(bucket, first, length, cumulative):
-    if cumulative:
-        return StateRow(TOPIC, SUBSCRIPTION, 0, bucket=bucket, position=first + length)
-    return StateRow(TOPIC, SUBSCRIPTION, 0, bucket=bucket, above=((first, first + length),))
-
-
 @given(FACTS, st.integers(0, 60))
 def test_merging_in_two_steps_or_in_one_gives_the_same_backlog(facts, cut):
     base = (SEGMENT, QUEUE)
-    rows = [fact_of(*fact) for fact in facts]
+    rows = []
+    for bucket, begin, length, cumulative in facts:
+        read = {"position": begin + length} if cumulative else {"above": ((begin, begin + length),)}
+        rows.append(StateRow(TOPIC, SUBSCRIPTION, 0, bucket=bucket, **read))
     first = merge_rows(combined([*base, *rows[:cut]]))
     second = merge_rows(combined([*first, *rows[cut:]]))
     by_hand = [set(range(10)) for _ in range(KEY_BUCKETS)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import PositionOutOfRangeError
 from headgate.model.layout import Layout, SegmentState
+from headgate.model.positions import PositionToken
 from headgate.reading.topic_position import continued, unfinished
 from headgate.spark.micro_batches import StreamPosition, batch_end, is_complete, readable
 from headgate.views.topics import SegmentInfo, TopicInfo
@@ -149,6 +150,11 @@ def test_what_was_pruned_unread_is_named_and_what_was_read_is_not() -> None:
         world.start()
     world.pruned_ends[2] = 0
     assert {1: 0, 3: 0, 4: 0, 5: 0} == world.start()
+
+
+def test_every_point_of_a_position_token_is_compared() -> None:
+    token = PositionToken("t", 1, "l", {0: 5}, [0], [(7, 70), (9, 90)])
+    assert [(7, 70), (9, 90)] == [(each.chunk, each.term_id) for each in StreamPosition.of_token(token)]
 
 
 def test_a_position_is_the_same_after_it_was_in_a_checkpoint() -> None:

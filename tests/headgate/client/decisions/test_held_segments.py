@@ -34,11 +34,6 @@ def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
     return assignment
 
 
-def changes_by(assignment: HeldSegments, message: Message) -> Changes:
-    """Return what a list or a push changes."""
-    return assignment.registered(*message) if isinstance(message, tuple) else assignment.changed(message)
-
-
 REVOKED, FINALLY_REVOKED = (Revocation(segment=0, generation=3, final=final) for final in (False, True))
 LATER, OTHER = Revocation(segment=0, generation=4), grant(1, 3)
 HISTORIES = {
@@ -69,7 +64,9 @@ HISTORIES = {
 @pytest.mark.parametrize(("messages", "changes"), HISTORIES.values(), ids=HISTORIES)
 def test_the_last_of_some_messages_changes_what_is_held(messages: list[Message], changes: Changes):
     assignment = holding(grant(0, 3), OTHER)
-    assert changes == [changes_by(assignment, each) for each in messages][-1]
+    for each in messages:
+        found = assignment.registered(*each) if isinstance(each, tuple) else assignment.changed(each)
+    assert changes == found
 
 
 @pytest.mark.parametrize("lease_ended", [True, False])
