@@ -127,7 +127,8 @@ def check(command: Documented, config: pytest.Config) -> None:
     if program == "headgate":
         check_headgate(words, command.complete)
     elif program == "make":
-        check_make(words)
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        assert {word for word in words if "=" not in word} <= targets
     elif program == "pytest" or words[:2] == ["-m", "pytest"]:
         check_pytest(words, config)
     elif words[0] == "-m":
@@ -166,12 +167,6 @@ def check_headgate(words: list[str], complete: bool) -> None:
         assert (0, "") == (found.exit_code, found.stderr)
     else:
         assert not re.search("No such|unexpected extra", found.stderr), found.stderr
-
-
-def check_make(words: list[str]) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-    assert {word for word in words if "=" not in word} <= targets
 
 
 def check_pytest(words: list[str], config: pytest.Config) -> None:

@@ -525,6 +525,10 @@ class Admin:
             if (await self.describe_topic(dead_letter_topic)).external is not None:
                 raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
             await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
+            described = await self.describe_subscription(topic, subscription)
+            if described.type == SubscriptionType.STREAM:  # before the first record is parked
+                name = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
+                await self.create_subscription(dead_letter_topic, name, type="QUEUE", start="earliest", if_absent=True)
         request = requests.SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
@@ -535,11 +539,7 @@ class Admin:
             max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
             ignored_by_retention=ignored_by_retention,
         )
-        described = await self._subscription(request)
-        if dead_letter_topic and described.type == SubscriptionType.STREAM:
-            keeper = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
-            await self.create_subscription(dead_letter_topic, keeper, type="QUEUE", start="earliest", if_absent=True)
-        return described
+        return await self._subscription(request)
 
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""

@@ -29,11 +29,8 @@ def _with_unknown(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_unknown(each) for each in value]
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        known = value.items()
-        return {name: _with_unknown(each) for name, each in known} | (UNKNOWN if _is_struct(value) else {})
+        known = {name: _with_unknown(each) for name, each in value.items()}
+        # A message, or a part of one, has one of these fields. Others map names to values.
+        fields = {"type", "request_id", "leader_epoch", "segment", "protocol", "shard", "client_id"} & known.keys()
+        return known | UNKNOWN if fields else known
     return value
-
-
-def _is_struct(fields: dict[str, Any]) -> bool:
-    """Return whether a map is a message or a part of one; others map names to values, and have no fields."""
-    return bool({"type", "request_id", "leader_epoch", "segment", "protocol", "shard", "client_id"} & fields.keys())

@@ -20,17 +20,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield made
 
 
-async def topics_by_shard(cluster: Cluster) -> dict[int, str]:
-    """Create topics until each shard has one."""
-    found: dict[int, str] = {}
-    for name in map("t{}".format, range(20)):
-        created = (await cluster.commands.succeed("topic", "create", name, "--json")).document()
-        found[created["shard"]] = name
-        if len(found) == SHARDS:
-            return found
-    raise AssertionError(f"all topics are on one shard: {found}")
-
-
 async def produce(cluster: Cluster, topic: str, n: int) -> None:
     await cluster.commands.succeed("produce", topic, "--key-field", "id", stdin=jsonl([{"id": "k", "n": n}]))
 
@@ -39,7 +28,10 @@ async def produce(cluster: Cluster, topic: str, n: int) -> None:
 async def test_only_the_shard_of_a_damaged_object_stops_until_it_is_repaired(cluster: Cluster):
     daemon = await cluster.start_daemon("first")
     await daemon.until_leading()
-    topics = await topics_by_shard(cluster)
+    names, topics = (f"t{number}" for number in range(20)), dict[int, str]()
+    while len(topics) < SHARDS:  # until each shard has one
+        created = (await cluster.commands.succeed("topic", "create", next(names), "--json")).document()
+        topics[created["shard"]] = created["topic"]
     for topic in topics.values():
         await produce(cluster, topic, 1)
     assert await cluster.stop("first") == 0

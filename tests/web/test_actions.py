@@ -60,10 +60,6 @@ async def harness():
         yield made
 
 
-def spoken(value):
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 async def post(harness, path, body, **headers):
     headers = {"Authorization": "Bearer administrator"} | headers
     async with (
@@ -91,7 +87,8 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     ((user, request),) = harness.sent
     seen = {each: f"{getattr(request, f'{each}_id')}" for each in names if hasattr(request, f"{each}_id")}
     assert seen == {each: ids[each] for each in seen}, "the leader compares them"
-    assert (user, [spoken(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
+    given = [getattr(request, field, value) for field, value in GIVEN[name].items()]
+    assert (user, [each.decode() if isinstance(each, bytes) else str(each) for each in given]) == (
         "administrator",
         [str(value) for value in GIVEN[name].values()],
     )

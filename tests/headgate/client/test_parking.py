@@ -17,7 +17,13 @@ from headgate.client.consuming.parking import ParkedRecords
 from headgate.client.open_letters import act, find_open
 from headgate.client.processing.schedule import RetryPolicy
 from headgate.client.producer import Producer
-from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
+from headgate.errors import (
+    HandlerFailedError,
+    HeadgateError,
+    NoLeaderError,
+    RequestRejectedError,
+    StoreUnavailableError,
+)
 from headgate.model.headers import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
@@ -356,6 +362,14 @@ async def test_keys_that_are_resumed_after_each_other_read_each_chunk_once():
         await program.read(consumer, 100)
         assert ([], in_order(100)) == (await parked(admin), {key: program.values(key) for key in KEYS})
         assert 2 * len(world.store.objects) > world.store.calls["read"] - reads
+
+
+async def test_what_keeps_parked_records_exists_before_one_is_parked(monkeypatch: pytest.MonkeyPatch):
+    async with stream(0, dead_letter_topic="") as (_, admin):
+        monkeypatch.setattr(Admin, "create_subscription", AsyncMock(side_effect=NoLeaderError("it was lost")))
+        with pytest.raises(NoLeaderError):
+            await admin.set_delivery_policy("orders", "billing", dead_letter_topic="dead")
+        assert "" == (await admin.describe_subscription("orders", "billing")).policy.dead_letter_topic
 
 
 async def test_a_restored_copy_of_the_ledger_has_the_parked_records(monkeypatch: pytest.MonkeyPatch):

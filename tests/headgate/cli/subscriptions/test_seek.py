@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from headgate.model.entries import SubscriptionType
 from headgate.protocol.requests import SeekSubscription, SetDeliveryPolicy
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, topic
+from tests.support.fakes.cli_client import FakeCluster, subscription, topic
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,7 @@ def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeClust
 
 def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> None:
     cluster.topics["dead"] = topic("dead")
+    cluster.subscriptions.append(replace(subscription("o", "jobs"), type=SubscriptionType.QUEUE))
     result = invoke("subscription", "set", "o", "jobs", "--max-deliveries", "3", "--dead-letter", "dead")
     options = "--ack-timeout", "0", "--max-processing", "90", "--json"
     document = json.loads(invoke("subscription", "set", "o", "jobs", *options).stdout)
