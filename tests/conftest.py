@@ -17,8 +17,8 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import structlog
@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.servers.class_archive import use_archive
 from tests.support.servers.tls_choice import CHOICES, description
+from tests.support.virtual_loop import VirtualLoop
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED_JVM)
@@ -46,14 +47,20 @@ settings.register_profile("explore", settings.get_profile("thorough"), derandomi
 settings.load_profile("headgate")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let virtual time advance as soon as every task waits.
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time(start=0): the loop's clock jumps to the next timer")
 
-    looptime polls 42 times more before each step, which took nine tenths of the time of such tests.
-    """
-    for item in items:
-        if item.get_closest_marker("looptime") is not None:
-            item.add_marker(pytest.mark.looptime(noop_cycles=0))
+
+class UnitLoop(VirtualLoop):
+    """Virtual time for a test. It may leave a generator for asyncio to close, as a program may."""
+
+    _asyncgen_finalizer_hook = asyncio.SelectorEventLoop._asyncgen_finalizer_hook
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Choose the event loop of an asynchronous test and of its fixtures."""
+    mark = item.get_closest_marker("virtual_time")
+    return {"real time": asyncio.new_event_loop} if mark is None else {"virtual time": partial(UnitLoop, **mark.kwargs)}
 
 
 def pytest_collection_finish() -> None:
@@ -62,39 +69,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION)
     gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Begin virtual time with the loop of a test, before its fixtures: looptime has it only in the test itself.
-
-    Timers of fixtures would mix two clocks otherwise. On a machine that started a minute ago, what a test began at
-    virtual time 600 would end nine minutes after the test.
-    """
-    result = yield
-    if isinstance(result, asyncio.Runner) and request.node.get_closest_marker("looptime") is not None:
-        set_virtual_time(result.get_loop(), on=True)
-        # Closing the loop waits for threads, with a limit since Python 3.12.
-        request.addfinalizer(lambda: set_virtual_time(result.get_loop(), on=False))
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
-    """Let looptime switch virtual time on, which it insists to do, and keep it for what ends the fixtures."""
-    runner = next((each for each in pyfuncitem.funcargs.values() if isinstance(each, asyncio.Runner)), None)
-    if runner is None or pyfuncitem.get_closest_marker("looptime") is None:
-        return (yield)
-    set_virtual_time(runner.get_loop(), on=False)
-    try:
-        return (yield)
-    finally:
-        set_virtual_time(runner.get_loop(), on=True)
-
-
-def set_virtual_time(loop: Any, *, on: bool) -> None:
-    """Let the clock of ``loop`` advance as soon as every task waits, or follow real time."""
-    loop.setup_looptime(noop_cycles=0, _enabled=on)
 
 
 configure_structlog = structlog.configure

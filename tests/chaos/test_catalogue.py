@@ -42,8 +42,8 @@ def test_a_short_run_and_a_machine_without_a_compiler_say_what_they_leave_out() 
     assert "the run is too short" in reasons.values()
 
 
-@pytest.mark.looptime
-async def test_a_fault_that_waits_for_what_another_one_prevents_ends(looptime: int) -> None:
+@pytest.mark.virtual_time
+async def test_a_fault_that_waits_for_what_another_one_prevents_ends() -> None:
     """A daemon whose fsync fails is not ready, and the power was lost for the consumers."""
     cluster, played = AsyncMock(programs={"daemon-1": None}), Played()
     cluster.until_ready = lambda _: asyncio.Event().wait()
@@ -53,7 +53,7 @@ async def test_a_fault_that_waits_for_what_another_one_prevents_ends(looptime: i
 
     assert [] == played.notes
     assert played.faults[0].note.split("  ") == [" not done after 90 s", "no consumer runs"]
-    assert 98 == looptime
+    assert 98 == asyncio.get_running_loop().time()
     cluster.restore.assert_awaited()
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 
 @pytest.fixture(
     params=[
-        pytest.param("fake", marks=pytest.mark.looptime),
+        pytest.param("fake", marks=pytest.mark.virtual_time),
         pytest.param("secure_zookeeper", marks=pytest.mark.contract),
     ]
 )

@@ -115,7 +115,7 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
     assert caught.group_contains(ElectionClientError, match=reason)
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 def test_a_daemon_that_has_not_joined_a_cluster_takes_no_token_for_that_of_another_daemon(settings: Settings) -> None:
     assert not Daemon(settings)._is_peer("any")
 

@@ -12,7 +12,7 @@ from shard.subscriptions.two_witnesses import DrainClaim
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from headgate.model import entries as e
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import SETTINGS, CoordinatorHarness
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from metrics.label_values import PollOutcome
 from shard.subscriptions.two_witnesses import DrainClaim
 from tests.support.worlds.subscription_environment import SETTINGS as COORDINATOR
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 NOTHING: frozenset[int] = frozenset()
 SETTINGS = replace(COORDINATOR, poll_min_seconds=2.0, poll_max_seconds=900.0, poll_check_timeout_seconds=10.0)
@@ -207,7 +207,7 @@ async def test_rule_6_close_ends_a_sleep_permanently(harness: PollerHarness) -> 
     assert not harness.poller.running
 
 
-async def test_rule_6_close_cancels_a_running_check_and_waits_for_it(harness: PollerHarness, looptime) -> None:
+async def test_rule_6_close_cancels_a_running_check_and_waits_for_it(harness: PollerHarness) -> None:
     ended_at = []
 
     async def result(segments: frozenset[int]) -> frozenset[int]:

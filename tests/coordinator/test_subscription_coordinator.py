@@ -9,7 +9,7 @@ from metrics import events
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 def granted(answer: Registered) -> list[int]:

@@ -26,7 +26,7 @@ from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard_programs import client, orders, produce, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PRODUCT = ("headgate/", "controller/", "coordinator/", "shard/", "metrics/", "web/", "drain/")

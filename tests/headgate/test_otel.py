@@ -20,7 +20,7 @@ from headgate.otel import Tracing, context_of, observe_clients
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class Spans:

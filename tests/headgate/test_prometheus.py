@@ -10,7 +10,7 @@ from tests.support.worlds.one_shard_programs import client, orders, reader
 QUEUE = {"subscription": "jobs", "type": "QUEUE"}
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_the_values_of_a_producer_and_a_consumer():
     async with (
         orders(segments=1) as (world, _),

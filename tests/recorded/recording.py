@@ -42,7 +42,7 @@ from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.steps import complete_now
 from tests.recorded.story import first_act, second_act
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import VirtualLoop
 from tests.support.worlds.one_shard import OneShard
 
 FOLDER: Final = Path(__file__).parent

@@ -18,7 +18,7 @@ from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.support.virtual_loop import VirtualLoop
 
 _CLOCK: ContextVar[MachineClock | None] = ContextVar("clock", default=None)
 """The clock of the running program; None: true time."""

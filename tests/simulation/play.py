@@ -16,8 +16,8 @@ from tests.simulation.drifting_clocks import DriftingLoop
 from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.plan import Chunks, Plan, Scale, plan_of
 from tests.simulation.shared_decoding import decoding_once
-from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.world import ClusterSimulation
+from tests.support.virtual_loop import VirtualLoop
 
 _DECODING: Final[dict[Chunks, Callable[[], AbstractContextManager[None]]]] = {
     "parquet": nullcontext,

@@ -10,7 +10,7 @@ from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.holding_rules import HoldingRules
 from tests.simulation.test_invariant_checker import CheckedLedger
 
-pytestmark = pytest.mark.looptime(start=1000)
+pytestmark = pytest.mark.virtual_time(start=1000)
 FIRST = "a-1", 0, 1  # It is released.
 
 

@@ -26,7 +26,7 @@ from tests.simulation.rare_clients import headers_of
 from tests.support.samples.ledgers import WrittenLedger
 from tests.support.worlds.one_shard import BEGAN_MS
 
-pytestmark = pytest.mark.looptime(start=1000)
+pytestmark = pytest.mark.virtual_time(start=1000)
 KEY = b"k"
 
 

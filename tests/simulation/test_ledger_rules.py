@@ -12,7 +12,7 @@ from headgate.model import entries as e
 from tests.simulation.test_invariant_checker import CheckedLedger, refused
 from tests.support.worlds.one_shard import BEGAN_MS
 
-pytestmark = pytest.mark.looptime(start=1000)
+pytestmark = pytest.mark.virtual_time(start=1000)
 
 AGE_MS = BEGAN_MS + 1_000_000 - 4000
 """Of what was sealed in chunk 4, whose time is 4 s."""

@@ -213,7 +213,7 @@ async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted
     assert counted == [0, 1, 0, 1]
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_refusals_are_logged_once_per_peer_reason_and_hour_and_all_are_counted():
     observer = RecordingObserver()
     denials = HttpDenials(observer)

@@ -16,7 +16,7 @@ from headgate.protocol.requests import DescribeBacklog
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import WrittenLedger
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class FakeSpark:

@@ -28,7 +28,7 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.stored_batches import stored_batch
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class Shard:
@@ -81,7 +81,7 @@ async def ended(task: asyncio.Task[None]) -> Event:
     return caught.value.event
 
 
-async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: Any) -> None:
+async def test_entries_proposed_during_a_write_share_the_next_chunk() -> None:
     """Group commit: three proposals, two chunks, no artificial delay."""
     shard = Shard()
     async with running(shard):
@@ -95,7 +95,7 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
 
     assert ["a", "b", "c"] == shard.sent
     assert [2, 3] == shard.heads
-    assert 2 == looptime
+    assert 2 == asyncio.get_running_loop().time()
     replayed = ShardState(0)
     replayed.begin_chunk(1, 0)
     for number in (2, 3):
@@ -145,7 +145,7 @@ async def test_many_records_of_an_idle_shard_are_encoded_by_a_thread_alone(monke
     assert 2000 == (await shard.ledger.read(3)).header.records
 
 
-async def test_a_commit_begins_an_interval_after_the_previous_one(looptime: Any) -> None:
+async def test_a_commit_begins_an_interval_after_the_previous_one() -> None:
     """On a bucket each commit is billed. What arrives in between shares the next chunk."""
     shard, clock = Shard(commit_interval_ms=5000), asyncio.get_running_loop().time
     async with running(shard):
@@ -186,14 +186,14 @@ async def test_a_leader_recognizes_the_chunk_that_it_has_written_itself(fault: A
     ids=["a taken number", "a write that times out", "an unreachable store"],
 )
 async def test_a_fault_of_the_store_ends_the_term_without_a_reply(
-    fault: Callable[[FakeStore], None], event: Event, seconds: int, looptime: Any
+    fault: Callable[[FakeStore], None], event: Event, seconds: int
 ) -> None:
     shard = Shard()
     fault(shard.store)
     async with running(shard) as task:
         shard.create("a")
         assert event is await ended(task)
-    assert ([], seconds) == (shard.sent, int(looptime))
+    assert ([], seconds) == (shard.sent, int(asyncio.get_running_loop().time()))
 
 
 @pytest.mark.parametrize("cause", ["not written", "unreadable", "not durable"])
@@ -261,7 +261,7 @@ async def test_a_flush_and_too_many_barriers_do_not_wait() -> None:
         assert MAX_WAITING_BARRIERS + 3 == len(passed), "later barriers wait no longer than usual"
 
 
-async def test_a_leader_that_yields_pauses_between_commits(looptime: Any) -> None:
+async def test_a_leader_that_yields_pauses_between_commits() -> None:
     """A contender can create the next number during the pause."""
     shard = Shard(yields_to_contender=True)
     async with running(shard):
@@ -269,7 +269,7 @@ async def test_a_leader_that_yields_pauses_between_commits(looptime: Any) -> Non
         await asyncio.sleep(0.5)
         shard.create("b")
         await shard.commit.flush()
-    assert 2 + YIELD_SECONDS == looptime
+    assert 2 + YIELD_SECONDS == asyncio.get_running_loop().time()
 
 
 async def test_an_idle_leader_notices_its_successor() -> None:

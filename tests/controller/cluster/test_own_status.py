@@ -19,7 +19,7 @@ from tests.support.samples.cluster_overviews import backlog
 from tests.support.worlds.one_shard import OneShard
 from web.api.overview import UnknownNameError
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def prepare(leader, client):

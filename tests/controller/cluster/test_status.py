@@ -192,7 +192,7 @@ async def test_before_it_joined_a_daemon_says_so(peers):
     assert (await status.part()).daemon.shards == ()
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_the_history_is_sampled_without_requests(peers):
     status = status_of(peers)
     clock = asyncio.get_running_loop().time

@@ -43,7 +43,7 @@ async def test_a_store_that_works_has_no_problem_and_keeps_no_object(fault: str)
     assert {} == store.objects
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_a_store_that_hangs_is_a_problem_in_time() -> None:
     store, observer = FakeStore(), RecordingObserver()
     store.freeze()
@@ -55,7 +55,7 @@ async def test_a_store_that_hangs_is_a_problem_in_time() -> None:
     assert [events.StoreOperationFailed(operation="create", reason=reason)] == observer.events
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_a_daemon_that_leads_nothing_learns_that_writes_fail_and_that_they_succeed_again() -> None:
     store, observer = FakeStore(), RecordingObserver()
 

@@ -11,7 +11,7 @@ import pytest
 from controller.context.step_driver import SerialSteps, StepDriver, TurnBudget
 from shard.steps import Steps
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @asynccontextmanager

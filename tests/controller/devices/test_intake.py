@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from tests.support.worlds.device_environment import SESSION, Devices, create_topic, devices_connected
 from tests.support.worlds.one_shard import CLUSTER, BareClient
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize(

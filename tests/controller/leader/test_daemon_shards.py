@@ -10,7 +10,7 @@ from headgate.model.layout import ShardMap
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize(

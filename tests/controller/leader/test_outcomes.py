@@ -13,7 +13,7 @@ from headgate.protocol.replies import Rejected
 from shard.requests.handlers import Outcome, StepResult
 from shard.steps import Steps
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class Questions:

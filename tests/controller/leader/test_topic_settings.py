@@ -8,7 +8,7 @@ from headgate.client.admin import Admin
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_each_value_names_its_source_and_a_reload_changes_it() -> None:

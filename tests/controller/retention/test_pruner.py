@@ -21,7 +21,7 @@ from shard.steps import complete
 from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.worlds.one_shard import BareClient, OneShard
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 SOON = RetentionSettings(max_age_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
 

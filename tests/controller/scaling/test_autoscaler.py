@@ -19,7 +19,7 @@ from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import BareClient, OneShard, now_ms
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 QUICK = ScalingSettings(
     split=True,

@@ -14,7 +14,7 @@ from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 SHARDS = 32
 
 

@@ -190,7 +190,7 @@ async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path):
             assert (await waiting).drained == {1: 4}
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 async def test_a_process_that_has_ended_is_looked_for_every_second_without_a_query(tmp_path):
     """Queries wait for a minute, and those who ask pause for up to a quarter of an hour after failures."""
     observer = RecordingObserver()

@@ -15,7 +15,7 @@ from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 STALE_SECONDS = 120.0
 
 
@@ -91,7 +91,7 @@ async def test_without_a_result_a_query_fails():
             await checker.drained(query(shard=3))
 
 
-async def test_a_stopped_job_is_reported_once_a_query_needs_a_newer_result(looptime):
+async def test_a_stopped_job_is_reported_once_a_query_needs_a_newer_result():
     fixture = CheckerFixture()
     await fixture.publish(3, 3)
     async with fixture.checker as checker:

@@ -11,7 +11,7 @@ from drain.compaction.schedule import CompactionScheduler
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import ConfigError
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class FakeJob:

@@ -15,7 +15,7 @@ from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Acknowledged
 from headgate.protocol.requests import Acknowledgement
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 INTERVAL_SECONDS = 2.0
 HELD = (0, 1)

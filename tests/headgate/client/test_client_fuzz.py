@@ -25,9 +25,9 @@ from headgate.protocol.replies import (
     Reply,
     TopicList,
 )
-from tests.simulation.virtual_loop import VirtualLoop
 from tests.support.fakes.broker import Message
 from tests.support.samples.hostile_messages import hostile
+from tests.support.virtual_loop import VirtualLoop
 from tests.support.worlds.one_shard import CLUSTER
 from tests.support.worlds.one_shard_programs import client as client_of
 from tests.support.worlds.one_shard_programs import orders
@@ -59,7 +59,7 @@ TOPICS = (
 )
 
 
-@pytest.mark.looptime
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("payload", [b"\xc1", REPLIES[0][:-1], b"\x91" * 9999], ids=["wrong", "cut", "deep"])
 async def test_a_client_counts_undecodable_messages_and_continues(payload: bytes) -> None:
     raised: list[dict[str, Any]] = []

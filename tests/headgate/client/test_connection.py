@@ -30,7 +30,7 @@ from headgate.protocol.requests import ImportTopic, SegmentImport
 from tests.headgate.client.test_request_attempts import DESCRIBE, unanswered
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 def presences(cluster: ScriptedCluster) -> list[Presence]:

@@ -42,7 +42,7 @@ from tests.support.fakes.scripted_leader import (
 )
 from tests.support.samples.client_configs import client_config
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 # Reading

@@ -26,7 +26,7 @@ from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 from tests.support.worlds.one_shard_programs import client, consume, create, orders, produce, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_it_starts_at_a_point_in_time():

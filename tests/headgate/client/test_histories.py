@@ -22,7 +22,7 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, orders, produce, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def described(world: OneShard):

@@ -7,7 +7,7 @@ from headgate import ConsumedRecord, Interceptor, OutgoingRecord, Producer
 from headgate.errors import RequestRejectedError
 from tests.support.worlds.one_shard_programs import client, orders, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 class Noting(Interceptor):

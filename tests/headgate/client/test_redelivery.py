@@ -31,7 +31,7 @@ from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, orders, produce, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 QUEUE: dict[str, Any] = {"subscription": "jobs", "type": "QUEUE"}
 
 

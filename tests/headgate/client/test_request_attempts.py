@@ -16,7 +16,7 @@ from headgate.protocol.requests import DescribeTopic, Request
 from headgate.views.topics import TopicInfo
 from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 DESCRIBE = DescribeTopic(topic="orders")
 RETRY_SECONDS = 1.0

@@ -17,7 +17,7 @@ from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders, produce
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize("again", [False, True])

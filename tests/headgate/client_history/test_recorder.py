@@ -16,7 +16,7 @@ from headgate.client_history.recorder import HistoryRecorder
 from headgate.errors import RequestRejectedError
 from tests.support.worlds.one_shard_programs import client, orders, reader
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from headgate.reading.read_tasks import first_chunk, read_tasks
 from headgate.reading.topic_reader import TopicReader
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, possible
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 from trials.compaction import compact
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 async def written(chunks: int = 8) -> LedgerWithPositions:

@@ -26,7 +26,7 @@ from tests.support.logged import errors_of
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
 from trials.compaction import compact
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 Place = tuple[int, int]
 """Segment and offset."""

@@ -15,7 +15,7 @@ from tests.coordinator.conftest import Lead
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.virtual_time
 
 
 def asked(**changes) -> PlanChanges:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.simulation.virtual_loop import DeadlockError, EndlessTurnsError, UnclosedGeneratorError, VirtualLoop
+from tests.support.virtual_loop import DeadlockError, EndlessTurnsError, UnclosedGeneratorError, VirtualLoop
 
 
 @pytest.fixture

@@ -51,15 +51,16 @@ class _Handle(list[Any]):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs in virtual time, starting at 0."""
+    """Runs in virtual time."""
 
     _ready: Any  # handles that asyncio runs in this turn or the next one
     _stopping: bool
     get_debug = bool  # without a function of Python: each future asks
 
-    def __init__(self) -> None:
+    def __init__(self, start: float = 0.0) -> None:
+        """``start``: the time of the clock at first."""
         super().__init__()
-        self._virtual_now = 0.0
+        self._virtual_now = start
         self._timers: list[tuple[float, int, _Handle]] = []
         self._unclosed = ""
         self._timers_set = 0
