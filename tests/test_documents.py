@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,27 +25,26 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
+def broken_links(name: str) -> Iterator[str]:
     document = ROOT / name
-    targets = re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text())
-    broken = []
-    for target in targets:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text()):
         path, _, anchor = target.partition("#")
         linked = document.parent / path if path else document
         headings = anchors(linked) if linked.suffix == ".md" and linked.exists() else set()
         if not linked.exists() or (anchor and headings and anchor not in headings):
-            broken.append(target)
-
-    assert [] == broken
+            yield f"{name}: {target}"
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_file_that_is_named_exists(name: str) -> None:
+def test_every_relative_link_leads_to_a_file_and_a_heading() -> None:
+    assert [] == [link for name in DOCUMENTS for link in broken_links(name)]
+
+
+def test_every_file_that_is_named_exists() -> None:
     folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
-    named = set(re.findall(rf"`((?:{folders})/[\w./-]*)(?:::\w+)?`", (ROOT / name).read_text())) - PLACEHOLDERS
+    pattern = re.compile(rf"`((?:{folders})/[\w./-]*)(?:::\w+)?`")
+    named = {(name, path) for name in DOCUMENTS for path in pattern.findall((ROOT / name).read_text())}
 
-    assert [] == [path for path in sorted(named) if not (ROOT / path).exists()]
+    assert [] == sorted((name, path) for name, path in named if not (ROOT / path).exists() and path not in PLACEHOLDERS)
 
 
 def test_every_make_target_that_contributing_names_exists() -> None:

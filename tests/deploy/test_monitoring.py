@@ -157,13 +157,13 @@ def test_every_log_event_in_the_runbook_exists():
     assert searched - logged == set()
 
 
-@pytest.mark.parametrize(("where", "expression"), expressions())
-def test_every_metric_in_an_expression_exists(where, expression):
+def test_every_metric_in_an_expression_exists():
     """A misspelled name is an empty graph, or an alert that never fires."""
-    names = metric_names(expression)
+    known = exported().keys() | PROMETHEUS_METRICS
+    named = [(where, expression, metric_names(expression)) for where, expression in expressions()]
 
-    assert names
-    assert names - exported().keys() - PROMETHEUS_METRICS == set()
+    assert len(named) > 100
+    assert [] == [(where, expression) for where, expression, names in named if not names or names - known]
 
 
 def test_the_samples_of_rule_tests_have_the_labels_of_their_metrics():

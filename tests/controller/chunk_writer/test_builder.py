@@ -91,7 +91,7 @@ ROW = st.tuples(
 )
 
 
-@given(st.lists(ROW, min_size=1, max_size=30), st.integers(1, 400))
+@given(st.lists(ROW, min_size=1, max_size=30), st.integers(1, 100))
 def test_any_rows_are_read_as_they_were_written(rows: list[tuple], repeated: int) -> None:
     """Repeated rows make pages whose sizes take several bytes in their headers."""
     rows *= repeated
