@@ -4,6 +4,7 @@ A complete command line, in a block of a document or the ExecStart of a unit, is
 between backticks may leave out arguments, so only its command and its options are checked.
 """
 
+import functools
 import itertools
 import re
 import shlex
@@ -101,7 +102,9 @@ def epilogs(command: click.Command, path: str = "headgate") -> Iterator[Document
             yield from epilogs(found, f"{path} {name}")
 
 
-COMMANDS = sorted({*(command for path in DOCUMENTS for command in commands_of(path)), *epilogs(main)}, key=str)
+@functools.cache
+def documented_commands() -> list[Documented]:
+    return sorted({*(command for path in DOCUMENTS for command in commands_of(path)), *epilogs(main)}, key=str)
 
 
 def test_every_documented_command_exists_with_its_options(
@@ -110,7 +113,7 @@ def test_every_documented_command_exists_with_its_options(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     wrong = []
-    for command in COMMANDS:
+    for command in documented_commands():
         try:
             check(command, pytestconfig)
         except (AssertionError, ValueError) as error:
@@ -139,7 +142,7 @@ def check(command: Documented, config: pytest.Config) -> None:
 
 def test_the_documents_name_the_commands_that_a_user_meets_first() -> None:
     """So that a change of the documents' form does not empty the test above."""
-    found = {(command.place, *command.words[:3]) for command in COMMANDS if command.complete}
+    found = {(command.place, *command.words[:3]) for command in documented_commands() if command.complete}
 
     assert {
         ("README.md", "headgate", "topic", "create"),
