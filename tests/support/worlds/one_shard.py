@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -30,6 +30,7 @@ from headgate.protocol.codec import client_address, leader_topic, replies_topic,
 from headgate.protocol.replies import Push, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
 from headgate.protocol.requests import Request
+from metrics.events import Event
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
 from shard.state.shard_state import TERM_BITS, ShardState
@@ -116,6 +117,25 @@ class BareClient:
         self._arrived.set()
 
 
+class MetricsOnDemand:
+    """Makes the metrics of all events once a test asks for them: they take longer than the rest of a small world."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._observe = self._events.append
+
+    def observe(self, event: Event) -> None:
+        self._observe(event)
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        instruments = Instruments(CollectorRegistry())
+        for event in self._events:
+            instruments.observe(event)
+        self._observe = instruments.observe
+        return instruments.registry
+
+
 class NoOtherDaemons:
     """A daemon without others: it keeps its shards."""
 
@@ -156,10 +176,9 @@ class OneShard:
         self.store = FakeStore(latency_seconds=(0.001, 0.002))
         self.ledger = Ledger(self.store, 0)
         self.ledger_id = b""
-        self.registry = CollectorRegistry()
-        self.instruments = Instruments(self.registry)
+        self.observer = MetricsOnDemand()
         self.producer_ids = itertools.count(1000)
-        self.access = AccessControl(OPEN, self.instruments)
+        self.access = AccessControl(OPEN, self.observer)
         self.ingest = ingest or IngestSettings()
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
@@ -181,6 +200,10 @@ class OneShard:
         """Segment → its end, of those that the Spark process would report."""
         self.open_session: OpenSession | None = None
         """Opens the session of MQTT devices; None: the leader stores no device messages."""
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.observer.registry
 
     def now_ms(self) -> int:
         return now_ms() + self.clock_ahead_ms
@@ -208,7 +231,7 @@ class OneShard:
             scaling=self.scaling,
             retention=self.retention,
             delete_data=partial(delete_compacted_segments, self.store),
-            observer=self.instruments,
+            observer=self.observer,
             drained_source=self.drained,
             drain_problem=lambda: self.drain_problem,
             feature_level=lambda: self.level,
