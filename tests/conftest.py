@@ -34,8 +34,6 @@ use_archive()
 
 # Imports and collection make objects that stay.
 gc.disable()
-YOUNG_OBJECTS = 10_000
-"""New objects until the young ones are collected: few are in a cycle."""
 FULL_COLLECTION = 100
 """Garbage collections of the middle generation before a full one, which takes a third of a second: ten times more."""
 
@@ -69,7 +67,7 @@ def pytest_collection_finish() -> None:
     """Exempt everything imported and collected from garbage collection, and collect the rest more rarely."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 10, FULL_COLLECTION)
+    gc.set_threshold(10_000, 10, FULL_COLLECTION)  # Few young objects are in a cycle.
     gc.enable()
 
 
@@ -91,9 +89,8 @@ def pytest_runtest_protocol() -> Iterator[None]:
     finally:
         structlog.reset_defaults()
         root.handlers[:] = handlers
-        for logger, level in zip((root, library), levels, strict=True):
-            if logger.level != level:  # Setting it empties a memory of every logger.
-                logger.setLevel(level)
+        root.setLevel(levels[0])
+        library.setLevel(levels[1])
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -20,22 +20,18 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_user_has_one_right_per_table(tmp_path: Path) -> None:
-    rules = read_access_file(
-        write(
-            tmp_path,
-            """
-            [[users.shop]]
-            role = "producer"
-            topics = ["orders", "cart-*"]
-            [[users.shop]]
-            role = "consumer"
-            topics = ["refunds"]
-            subscriptions = ["shop"]
-            [[users.alice]]
-            role = "administrator"
-            """,
-        )
-    )
+    text = """
+        [[users.shop]]
+        role = "producer"
+        topics = ["orders", "cart-*"]
+        [[users.shop]]
+        role = "consumer"
+        topics = ["refunds"]
+        subscriptions = ["shop"]
+        [[users.alice]]
+        role = "administrator"
+    """
+    rules = read_access_file(write(tmp_path, text))
 
     assert rules.users == {
         "shop": (Right(Role.PRODUCER, ("orders", "cart-*")), Right(Role.CONSUMER, ("refunds",), ("shop",))),
@@ -54,31 +50,27 @@ def quota(text: str, table: str = "") -> str:
 
 
 def test_a_quota_of_the_user_comes_before_that_of_its_roles_and_the_default(tmp_path: Path) -> None:
-    rules = read_access_file(
-        write(
-            tmp_path,
-            """
-            [[users.shop]]
-            role = "producer"
-            [[users.shop]]
-            role = "consumer"
-            [[users.billing]]
-            role = "consumer"
-            [[users.grafana]]
-            role = "observer"
-            [quotas]
-            topics = 5
-            requests_per_second = 100
-            [quotas.roles.consumer]
-            requests_per_second = 50
-            consumers = 7
-            [quotas.roles.producer]
-            requests_per_second = 60
-            [quotas.users.shop]
-            consumers = "unlimited"
-            """,
-        )
-    )
+    text = """
+        [[users.shop]]
+        role = "producer"
+        [[users.shop]]
+        role = "consumer"
+        [[users.billing]]
+        role = "consumer"
+        [[users.grafana]]
+        role = "observer"
+        [quotas]
+        topics = 5
+        requests_per_second = 100
+        [quotas.roles.consumer]
+        requests_per_second = 50
+        consumers = 7
+        [quotas.roles.producer]
+        requests_per_second = 60
+        [quotas.users.shop]
+        consumers = "unlimited"
+    """
+    rules = read_access_file(write(tmp_path, text))
     default = DEFAULT_LIMITS.changed({"topics": 5, "requests_per_second": 100})
 
     assert rules.default_limits == rules.limits_of("grafana") == rules.limits_of("unknown") == default

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate.reading.read_tasks import first_chunk, read_tasks
 from headgate.reading.topic_reader import TopicReader
-from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, possible
+from tests.support.samples.positioned_ledger import CHUNKS, PAIRS_OF_CHUNKS, LedgerWithPositions, any_ledger
 
 pytestmark = pytest.mark.virtual_time
 
@@ -23,12 +23,7 @@ async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]
 
 @given(CHUNKS, st.integers(0, 15), st.integers(0, 9), st.sampled_from([1, 2, 100]), st.sampled_from([1, 5, 100]))
 async def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_chunks: int, task_bytes: int):
-    known = LedgerWithPositions()
-    await known.write(1)
-    for time, steps in enumerate(chunks, 1):
-        await known.write(10 * (time // 2), *possible(known, steps))
-    if compacted:
-        await known.compact(min(compacted, known.state.chunk))
+    known = await any_ledger(chunks, PAIRS_OF_CHUNKS, compacted)
     ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
     bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
     tasks = await read_tasks(known.ledger, known.description(), bounds, task_chunks=task_chunks, task_bytes=task_bytes)

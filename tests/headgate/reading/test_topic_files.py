@@ -1,5 +1,7 @@
 """Which objects hold the records of a topic."""
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from headgate.reading.topic_files import (
     topic_files,
 )
 from tests.support.fakes.memory_ledger import LedgerInMemory
-from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
+from tests.support.samples.positioned_ledger import LedgerWithPositions, any_ledger
 from trials.compaction import compact
 
 pytestmark = pytest.mark.virtual_time
@@ -188,21 +190,9 @@ async def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted
 
     A child has a position above 0 only if all its ancestors are read to their end.
     """
-    known = LedgerWithPositions()
-    await known.write(1)
-    time = 1
-    for pause, steps in chunks:
-        time += pause
-        possible: list[Step] = []
-        for step in steps:
-            active = {s.segment_id for s in known.state.topics["t"].layout.active()}
-            if step == "split" or step in active:
-                possible.append(step)
-            if step == "split":
-                break
-        await known.write(time, *possible)
-    if compacted:
-        await known.compact(min(compacted, known.state.chunk))
+    times = accumulate((pause for pause, _ in chunks), initial=1)
+    next(times)
+    known = await any_ledger([steps for _, steps in chunks], times, compacted)
     found = await known.positions(at_ms)
     assert known.expected(at_ms) == found
     layout = known.state.topics["t"].layout

@@ -23,7 +23,14 @@ from headgate.views.topics import TopicInfo
 from tests.headgate.cli.records.test_read import never
 from tests.support.fakes import cli_client
 from tests.support.logged import errors_of
-from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
+from tests.support.samples.positioned_ledger import (
+    CHUNKS,
+    PAIRS_OF_CHUNKS,
+    LedgerWithPositions,
+    Step,
+    any_ledger,
+    possible,
+)
 from trials.compaction import compact
 
 pytestmark = pytest.mark.virtual_time
@@ -86,12 +93,7 @@ async def test_a_start_at_a_time_skips_older_chunks():
 @given(CHUNKS, st.integers(0, 21), st.integers(0, 200))
 async def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
     """Every record once, a segment by offset, and no record of a child before one of its ancestors."""
-    known = LedgerWithPositions()
-    await known.write(1)
-    for time, steps in enumerate(chunks, 1):
-        await known.write(10 * (time // 2), *possible(known, steps))
-    if compacted:
-        await known.compact(min(compacted, known.state.chunk))
+    known = await any_ledger(chunks, PAIRS_OF_CHUNKS, compacted)
     starts = await known.positions(at_ms)
     found = await places(reader(known, starts, stored_at_ms=at_ms).stored())
 

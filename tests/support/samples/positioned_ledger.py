@@ -1,7 +1,7 @@
 """A ledger of chosen chunks with two topics, some of them compacted, and what each position in it should be."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ from trials.compaction import compact
 Step = int | str
 """The segment of a new record, or "split"."""
 CHUNKS = st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), max_size=20)
+PAIRS_OF_CHUNKS = [10 * (number // 2) for number in range(1, 21)]
+"""Times of as many chunks, of which two have the same."""
 
 
 class LedgerWithPositions:
@@ -105,6 +107,17 @@ def possible(known: LedgerWithPositions, steps: list[Step]) -> list[Step]:
         if step in active:
             accepted.append(step)
     return accepted
+
+
+async def any_ledger(chunks: list[list[Step]], times: Iterable[int], compacted: int) -> LedgerWithPositions:
+    """Write a record, and what a leader would accept of ``chunks`` at ``times``; then compact the first chunks."""
+    known = LedgerWithPositions()
+    await known.write(1)
+    for time, steps in zip(times, chunks, strict=False):
+        await known.write(time, *possible(known, steps))
+    if compacted:
+        await known.compact(min(compacted, known.state.chunk))
+    return known
 
 
 class TrimmedLedger(NamedTuple):

@@ -122,17 +122,14 @@ class MetricsOnDemand:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._observe = self._events.append
-
-    def observe(self, event: Event) -> None:
-        self._observe(event)
+        self.observe = self._events.append
 
     @cached_property
     def registry(self) -> CollectorRegistry:
         instruments = Instruments(CollectorRegistry())
         for event in self._events:
             instruments.observe(event)
-        self._observe = instruments.observe
+        self.observe = instruments.observe
         return instruments.registry
 
 
