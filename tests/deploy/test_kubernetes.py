@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import msgspec
 import pytest
 import yaml
@@ -30,8 +31,6 @@ DAEMON, DRAIN = POD["containers"]
     "document", [each for each in OBJECTS if "keda" not in each["apiVersion"]], ids=lambda each: each["kind"]
 )
 def test_each_object_has_the_form_that_kubernetes_requires(document: dict[str, Any]) -> None:
-    import kubernetes_validate  # noqa: PLC0415 - a second for its grammar, in each process
-
     kubernetes_validate.validate(document, "1.33", strict=True)
 
 

@@ -79,6 +79,7 @@ async def test_a_shard_from_one_daemon_to_another() -> None:
 async def test_a_record_from_send_to_the_consumer() -> None:
     handled: asyncio.Queue[ConsumedRecord] = asyncio.Queue()
     async with orders(segments=1) as (world, _), reader(world) as consumer:
+        assert world.registry, "there are metrics"
         task = asyncio.create_task(consumer.run(handled.put))  # A function in a thread would let the loop's time pass.
         async with Producer(client(world, "producer")) as producer:
             for seconds in (2, 0.2):  # Then both are at work, and nothing that is no step is due by the clock.
@@ -98,6 +99,7 @@ async def test_an_acknowledgement_to_the_grant_of_the_child() -> None:
         record = await anext(consumer)
         await admin.split("orders", 0)
         world.drained_segments = {0: 1}
+        assert world.registry, "there are metrics"
         with running() as run:
             await consumer.acknowledge(record)
             await until(lambda: len(consumer._feed.holdings) == 2)
@@ -106,6 +108,7 @@ async def test_an_acknowledgement_to_the_grant_of_the_child() -> None:
 
 async def test_a_backlog_question_to_its_answer() -> None:
     async with orders(segments=1, records=1) as (world, _), reader(world), Admin(client(world, "asks")) as admin:
+        assert world.registry, "there are metrics"
         await asyncio.sleep(1)
         with running() as run:
             await admin.backlog("orders", "billing")

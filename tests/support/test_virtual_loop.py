@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support import virtual_loop
 from tests.support.virtual_loop import DeadlockError, EndlessTurnsError, UnclosedGeneratorError, VirtualLoop
 
 
@@ -61,7 +62,9 @@ def test_a_loop_that_can_never_continue_raises(loop: VirtualLoop) -> None:
         loop.run_until_complete(loop.create_future())
 
 
-def test_turns_without_an_end_raise(loop: VirtualLoop) -> None:
+def test_turns_without_an_end_raise(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_loop, "_MOST_TURNS", 1000)
+
     def again() -> None:
         loop.call_soon(again)
 
