@@ -78,7 +78,7 @@ async def take_snapshot(
 
 
 async def _run(url: str, heads: Sequence[tuple[int, int]], least_chunks: int) -> int:
-    store = open_store(url)
+    store = open_store(url, waits=True)
     code = 0
     for shard, head in heads:
         began = time.monotonic()

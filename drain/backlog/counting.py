@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from drain.backlog import aggregates
 from drain.backlog.aggregates import COUNTED, FACTS, SCHEMA, aggregate, contributions
 from drain.backlog.merge import MergedRow, merged_rows
-from drain.spark import object_reader
 from drain.spark.engines import RunError, run_errors
-from drain.spark.object_reader import read_objects
+from drain.spark.object_reader import DEFAULT_LIMITS, read_in_tasks, read_objects
 from headgate.errors import LedgerError, ObjectMissingError
+from headgate.ledger.checksum import verify_parquet
 from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
 from headgate.ledger.objects import chunk_path, ranges_to_read
 from headgate.storage.object_store import Store
@@ -92,11 +91,6 @@ def count_chunks(session: SparkSession, ledger_url: str, chunks: Mapping[int, ra
 
 def aggregate_chunks(session: SparkSession, ledger_url: str, chunks: Mapping[int, range]) -> pa.Table:
     """Return the aggregates (`SCHEMA`) of ``chunks``; raises an error of the engine."""
-    return aggregate(aggregation_plan(session, ledger_url, chunks).toArrow())
-
-
-def aggregation_plan(session: SparkSession, ledger_url: str, chunks: Mapping[int, range]) -> DataFrame:
-    """Return the plan, whose rows are the aggregates of each task."""
     objects = dict.fromkeys(chunk_path(shard, number) for shard, numbers in chunks.items() for number in numbers)
 
     def count(task: Sequence[tuple[str, int | None]]) -> Iterator[pa.RecordBatch]:
@@ -104,4 +98,7 @@ def aggregation_plan(session: SparkSession, ledger_url: str, chunks: Mapping[int
         parts = [aggregate(contributions(pa.Table.from_batches([each])), in_order=True) for each in read]
         yield from aggregate(pa.concat_tables(parts)).combine_chunks().to_batches()
 
-    return object_reader.objects_in_tasks(session, objects, count, SCHEMA, aggregates.__name__)
+    context = getattr(session, "sparkContext", None)  # A Connect server has none, and does not tell its cores.
+    tasks = DEFAULT_LIMITS.tasks(len(objects), context.defaultParallelism if context else len(objects))
+    sent = (each.__module__ for each in (read_objects, aggregate, verify_parquet))
+    return aggregate(read_in_tasks(session, [*objects.items()], tasks, count, SCHEMA, sent).toArrow())

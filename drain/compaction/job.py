@@ -1,9 +1,9 @@
 """Compact old chunks into large objects, sorted by segment.
 
-Spark's workers verify what they read, write into a folder of the run's own, and read the objects back. The run compares
-them with the facts. Then one manifest with their checksums, created with put-if-absent, makes the
-range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
-are deleted after a delay for readers. drain.compaction.policy has the rules.
+Spark's workers verify what they read, write into a folder of the run's own, and read the objects back
+(drain.compaction.object_writer). The run compares them with the facts. Then one manifest with their checksums, created
+with put-if-absent, makes the range visible. Of two concurrent runs one succeeds. Objects without a manifest and
+replaced ranges are deleted after a delay for readers. drain.compaction.policy has the rules.
 
     headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 8192]
@@ -19,31 +19,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
-from drain.backlog.aggregates import NO_ID, aggregate
-from drain.backlog.counting import aggregate_chunks, encode_range_facts, read_range_facts
+from drain.backlog.aggregates import NO_ID, SCHEMA, aggregate
+from drain.backlog.counting import encode_range_facts, read_range_facts
 from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
-from drain.compaction.object_writer import KEYS, RECORD_COLUMNS, write_objects
+from drain.compaction.object_writer import WRITTEN, write_compacted
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError, run_errors
-from drain.spark.object_reader import object_frame
+from drain.spark.object_reader import read_in_tasks, read_objects
 from drain.spark.runner import SparkRunner
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.objects import FANOUT, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
@@ -53,37 +55,13 @@ OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
 MAX_TASKS: Final = 8
-"""Tasks of a run that write objects: each has whole segments, and one object at a time in memory."""
-_RECORDS: Final = pa.schema(
-    [(name, pa.int64()) for name in ("topic_id", "segment", "offset", "timestamp_ms", "stored_at_ms", "size_bytes")]
-    + [(name, pa.binary()) for name in ("key", "value")]
-    + [("headers", pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()})))]
-)
-_FACTS_AND_RECORDS: Final = _RECORDS.append(pa.field("fact", pa.string()))
-
-
-def only_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
-    """Return the records of the segments in ``alive`` (topic_id, segment), without pruned and deleted ones."""
-    return records.join(f.broadcast(alive), ["topic_id", "segment"], "left_semi")
-
-
-def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
-    """Return ``records`` with the column ``part``, sorted for writing.
-
-    A part is one object. It ends with the record at which the running size of the segment passes
-    the next multiple of ``object_bytes``. ``tasks`` run concurrently, each on whole segments. It takes one
-    shuffle. Keys and values are copied as they are, without Python functions.
-    """
-    before = f.sum("size_bytes").over(
-        Window.partitionBy("topic_id", "segment").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
-    )
-    part = f.floor(f.coalesce(before, f.lit(0)) / f.lit(object_bytes)).cast("long")
-    return (
-        records.repartition(tasks, "topic_id", "segment")
-        .withColumn("part", part)
-        .sortWithinPartitions(*KEYS, "offset")
-        .select(*KEYS, *RECORD_COLUMNS)
-    )
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""Less is not worth another task: each task writes its own objects of each segment that it finds."""
+SAMPLES: Final = 8
+"""Chunks whose size tells that of a range."""
+_Objects = list[tuple[str, int | None]]
+"""Path and checksum, as drain.spark.object_reader wants them."""
+_Written = tuple[list[compacted.CompactedObject], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +148,11 @@ class CompactionJob:
     async def _written(self, work: _CompactionWork, last_at_ms: int) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         planned = work.planned
-        written = await self.runner.run(lambda _: self._write(work))
-        _check_record_counts(work, written)
+        inputs, size_bytes = work.merged_objects() if work.sources else await self._chunks(work)
+        objects, facts = await self.runner.run(lambda _: self._write(work, inputs, size_bytes))
+        _check_record_counts(work, objects, facts)
         facts_path = f"{work.folder}/facts.parquet"
-        facts_data = encode_range_facts(written.facts)
+        facts_data = encode_range_facts(facts)
         await create_own(self.store, facts_path, facts_data)
         return compacted.Manifest(
             ledger_id=work.ledger_id,
@@ -185,7 +164,7 @@ class CompactionJob:
             last_at_ms=last_at_ms,
             facts=facts_path,
             facts_checksum=checksum(facts_data),
-            objects=written.objects,
+            objects=objects,
         )
 
     async def _stored_at_ms(self, shard: int, number: int) -> int:
@@ -194,35 +173,36 @@ class CompactionJob:
         except ObjectMissingError as error:
             raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
 
-    def _write(self, work: _CompactionWork) -> _Written:
+    async def _chunks(self, work: _CompactionWork) -> tuple[list[_Objects], int]:
+        """Return the chunks of the range, each on its own, and about how many bytes they have."""
+        first, last = work.planned.range
+        paths = [chunk_path(work.shard, number) for number in range(first, last + 1)]
+        sampled = paths[:: -(-len(paths) // SAMPLES)]
+        # The task reports a missing one.
+        size_bytes = sum([len(await if_exists(self.store.read, path) or b"") for path in sampled])
+        return [[(path, None)] for path in paths], size_bytes * len(paths) // len(sampled)
+
+    def _write(
+        self, work: _CompactionWork, inputs: list[_Objects], size_bytes: int
+    ) -> tuple[list[compacted.CompactedObject], pa.Table]:
+        """Write what ``inputs`` contain; return the objects in order, and the facts of the range."""
+        object_bytes = self._settings.object_bytes
+        write = partial(write_compacted, self._url, work.folder, alive=work.alive, object_bytes=object_bytes)
+        tasks = max(1, min(MAX_TASKS, size_bytes // TASK_BYTES))
+        sent = [each.__module__ for each in (write_compacted, read_objects, aggregate, checksum)]
         with run_errors(f"chunks {work.planned.range}: ", doing="compact"):
-            laid_out = sort_into_objects(
-                self.records(work),
-                tasks=max(1, min(len(work.alive), MAX_TASKS)),
-                object_bytes=self._settings.object_bytes,
-            )
-            rows = write_objects(laid_out, self._url, work.folder).collect() if work.alive else []
-            facts = work.facts
-            if facts is None:
-                facts = aggregate_chunks(self._session, self._url, {work.shard: work.numbers()})
+            found = read_in_tasks(self._session, inputs, tasks, write, WRITTEN, sent).toArrow()
+        is_object = pc.is_valid(found["path"])
+        rows = found.filter(is_object).select(compacted.CompactedObject.__struct_fields__).to_pylist()
         if self._folder is not None and rows:
             _make_durable(self._folder / work.folder)
-        objects = (
-            compacted.CompactedObject(**{name: row[name] for name in compacted.CompactedObject.__struct_fields__})
-            for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"]))
-        )
-        return _Written(list(objects), facts)
+        objects = sorted((compacted.CompactedObject(**row) for row in rows), key=_place)
+        facts = aggregate(found.filter(pc.invert(is_object)).select(SCHEMA.names)) if work.facts is None else work.facts
+        return objects, facts
 
-    def records(self, work: _CompactionWork) -> DataFrame:
-        alive = self._session.createDataFrame(work.alive, "topic_id long, segment long")
-        if work.sources:
-            objects = {item.path: item.checksum for item in work.source_objects()}
-            stored = object_frame(self._session, self._url, objects, _RECORDS)
-        else:
-            paths = [chunk_path(work.shard, number) for number in work.numbers()]
-            chunks = object_frame(self._session, self._url, dict.fromkeys(paths), _FACTS_AND_RECORDS)
-            stored = chunks.where("fact = 'record'").drop("fact")
-        return only_segments(stored, alive)
+
+def _place(item: compacted.CompactedObject) -> tuple[int, int, int]:
+    return item.topic_id, item.segment, item.first_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,32 +213,24 @@ class _CompactionWork:
     folder: str
     sources: Sequence[compacted.Manifest]
     facts: pa.Table | None
-    alive: list[tuple[int, int]]
+    alive: frozenset[tuple[int, int]]
 
-    def numbers(self) -> range:
-        return range(self.planned.range.first, self.planned.range.last + 1)
-
-    def source_objects(self) -> list[compacted.CompactedObject]:
-        """Return the objects of narrower ranges whose segments still exist."""
-        alive = set(self.alive)
-        return [item for source in self.sources for item in source.objects if (item.topic_id, item.segment) in alive]
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    objects: list[compacted.CompactedObject]
-    """Sorted by topic, segment and offset."""
-    facts: pa.Table
+    def merged_objects(self) -> tuple[list[_Objects], int]:
+        """Return the objects of the narrower ranges, of each segment that still exists, and their bytes."""
+        items = [item for each in self.sources for item in each.objects if _place(item)[:2] in self.alive]
+        by_segment = groupby(sorted(items, key=_place), key=lambda item: _place(item)[:2])
+        inputs: list[_Objects] = [[(item.path, item.checksum) for item in each] for _, each in by_segment]
+        return inputs, sum(item.size_bytes for item in items)
 
 
-def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
+def _check_record_counts(work: _CompactionWork, objects: Sequence[compacted.CompactedObject], facts: pa.Table) -> None:
     """Raise RunError unless every existing segment has as many written records as its facts say."""
     expected: Counter[tuple[int, int]] = Counter()
-    for row in written.facts.to_pylist():
+    for row in facts.to_pylist():
         if row["subscription_id"] == NO_ID and row["kind"] >= 0:
             expected[row["topic_id"], row["segment"]] += row["records"]
     found: Counter[tuple[int, int]] = Counter()
-    for item in written.objects:
+    for item in objects:
         found[item.topic_id, item.segment] += item.end_offset - item.first_offset
     for key in work.alive:
         if expected[key] != found[key]:
@@ -271,14 +243,12 @@ def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
 def _make_durable(folder: Path) -> None:
     """Flush everything below ``folder`` to the disk."""
     for directory, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            with Path(directory, name).open("rb") as file:
-                os.fsync(file.fileno())
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        for path in (*(Path(directory, name) for name in names), Path(directory)):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def wall_clock_ms() -> int:

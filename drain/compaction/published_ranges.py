@@ -104,7 +104,7 @@ class PublishedRanges:
     async def _require_intact(self, manifest: compacted.Manifest) -> None:
         """Raise LedgerError unless everything that the manifest names of existing segments can be read."""
         ledger = CountedLedger(manifest.ledger_id, "this ledger")
-        alive = set(existing_segments(await newest_of_ledger(self._store, manifest.shard, ledger)))
+        alive = existing_segments(await newest_of_ledger(self._store, manifest.shard, ledger))
         for path, expected in compacted.named_paths(manifest, alive).items():
             try:
                 compacted.check_object(await self._store.read(path), path, expected)
@@ -150,7 +150,6 @@ def run_folder(manifest: compacted.Manifest) -> str:
     return manifest.facts.rsplit("/", 1)[0]
 
 
-def existing_segments(result: Result) -> list[tuple[int, int]]:
-    return [
-        (row.topic_id, row.segment) for row in result.rows if row.subscription_id is None and row.segment is not None
-    ]
+def existing_segments(result: Result) -> frozenset[tuple[int, int]]:
+    rows = (row for row in result.rows if row.subscription_id is None)
+    return frozenset((row.topic_id, row.segment) for row in rows if row.segment is not None)

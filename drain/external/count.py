@@ -38,7 +38,6 @@ from drain.external.known_files import FilesGoneError, KnownFiles, Range, TableE
 from drain.external.table_files import Manifests, table_files
 from drain.protocol import Backlog
 from drain.spark.engines import RunError, run_errors
-from drain.spark.object_reader import spark_frame
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from headgate.errors import HeadgateError
 
@@ -249,9 +248,10 @@ def _counted(
     given: dict[str, Any] = {
         name: [getattr(each, name) for each in wanted] for name in ("label", "low", "high", "after")
     }
-    numbered = pa.table(given | {"number": range(len(wanted))})
+    # Of several batches Spark (seen with 4.3) takes the first empty one for the last, and silently drops the rest.
+    numbered = session.createDataFrame(pa.table(given | {"number": range(len(wanted))}).combine_chunks())
     rows = rows_frame(session, sorted(files, key=lambda file: (file.path, file.piece)), _columns(table, opaque=True))
-    return session.sql(_COUNTED, rows=rows, wanted=f.broadcast(spark_frame(session, numbered)))
+    return session.sql(_COUNTED, rows=rows, wanted=f.broadcast(numbered))
 
 
 def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession) -> pa.Table:

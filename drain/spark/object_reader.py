@@ -12,6 +12,7 @@ workers need pyarrow, obstore and the store's credentials in their environment, 
    a batch.
 """
 
+import gc
 import json
 import os
 import re
@@ -64,26 +65,26 @@ def read_in_tasks(
 ) -> DataFrame:
     """Return what ``read`` returns for the items of each task, as ``schema``. Adjacent items are in one task.
 
+    Python's garbage collector does not look at what a task holds, which has no cycles, nor at modules after each task:
+    that would take as long as reading.
+
     ``sent``: names of the modules of whose functions ``read`` consists. A data source of Python would start three
     processes for each query.
     """
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from read([items[index] for index in batch.column(0).to_pylist()])
+        gc.disable()
+        try:
+            for batch in batches:
+                yield from read([items[index] for index in batch.column(0).to_pylist()])
+        finally:
+            gc.enable()
+            if not gc.get_freeze_count():
+                gc.freeze()
 
     for module in sent:
         cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
     return session.range(0, len(items), 1, max(1, tasks)).mapInArrow(task, from_arrow_schema(schema))
-
-
-def spark_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """Return ``table`` as a DataFrame whose rows are sent with the plan.
-
-    The table is combined into one Arrow batch. Of several batches Spark (seen with 4.3) takes the
-    first empty one for the last and silently drops the rest.
-    """
-    return session.createDataFrame(table.combine_chunks())
 
 
 @dataclass(frozen=True)
@@ -107,32 +108,6 @@ DEFAULT_LIMITS: Final = ReadLimits()
 
 class ObjectError(Exception):
     """An object cannot be read, or does not match its path."""
-
-
-def object_frame(
-    session: SparkSession, ledger_url: str, objects: Mapping[str, int | None], schema: pa.Schema
-) -> DataFrame:
-    """Return the rows of ``objects`` as ``schema``: the facts of chunks, or the records of compacted objects.
-
-    ``objects``: path relative to ``ledger_url`` → checksum of a compacted object; None: a chunk; all of one sort. A
-    chunk's ``shard`` and ``stored_at_ms`` are those of its header, topic and segment of a compacted object are taken
-    from its path, and another column that an object lacks is null in all of its rows. Each chunk adds a row with the
-    fact ``chunk``, its number as ``end_offset`` and its time as ``timestamp_ms``, behind the rows of a batch.
-    """
-    return objects_in_tasks(session, objects, lambda task: read_objects(ledger_url, task, schema), schema)
-
-
-def objects_in_tasks(
-    session: SparkSession,
-    objects: Mapping[str, int | None],
-    read: Callable[[Sequence[tuple[str, int | None]]], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-    *sent: str,
-) -> DataFrame:
-    """Return what ``read``, which calls `read_objects` and functions of the modules ``sent``, returns in each task."""
-    context = getattr(session, "sparkContext", None)  # A Connect server has none, and does not tell its cores.
-    tasks = DEFAULT_LIMITS.tasks(len(objects), context.defaultParallelism if context else len(objects))
-    return read_in_tasks(session, [*objects.items()], tasks, read, schema, (__name__, verify_parquet.__module__, *sent))
 
 
 def read_objects(

@@ -28,6 +28,7 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.storage.object_store import Store, create_own
 
+K = TypeVar("K", int, str)
 T = TypeVar("T")
 
 NAMES_PER_TURN: Final = 5000
@@ -41,10 +42,10 @@ def run_start(numbers: Sequence[int]) -> int:
     return numbers[bisect_left(range(len(numbers)), behind_last, key=lambda index: numbers[index] - index)]
 
 
-async def if_exists(read: Callable[[int], Awaitable[T]], number: int) -> T | None:
-    """Return what ``read``, e.g. `Ledger.header`, returns for chunk ``number``; None if that does not exist."""
+async def if_exists(read: Callable[[K], Awaitable[T]], which: K) -> T | None:
+    """Return what ``read``, e.g. `Ledger.header`, returns for a chunk or path; None if that does not exist."""
     try:
-        return await read(number)
+        return await read(which)
     except ObjectMissingError:
         return None
 

@@ -124,16 +124,18 @@ class Store(Protocol):
 class LocalStore:
     """A folder on this machine. headgate.storage.local_writer writes the objects."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, waits: bool = False) -> None:
+        """Open the folder ``root``. ``waits``: a read blocks the loop, which takes less than a change of thread."""
         self._root = root.absolute()
         self._writer = LocalWriter(self._root)
+        self._waits = waits
 
     async def create(self, path: str, data: bytes) -> None:
         check_size(path, len(data))
         await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
-        return await asyncio.to_thread(self._read, path)
+        return self._read(path) if self._waits else await asyncio.to_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         return await asyncio.to_thread(
@@ -284,8 +286,10 @@ def _reason(error: Exception) -> str:
     return reason
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, waits: bool = False) -> Store:
     """Return the store at ``url``: ``file:///folder``, or any URL that obstore supports (``s3:``, ``gs:``, ``az:`` …).
+
+    ``waits``: for a process that has nothing else to do meanwhile (`LocalStore`).
 
     Raises ConfigError: the URL is not that of a store.
     """
@@ -293,7 +297,7 @@ def open_store(url: str) -> Store:
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise ConfigError(f"ledger URL {url!r}: write file:///absolute/folder")
-        return LocalStore(Path(unquote(parts.path)))
+        return LocalStore(Path(unquote(parts.path)), waits=waits)
     try:
         return RemoteStore(obstore.store.from_url(url, retry_config=RETRIES))
     except (obstore.exceptions.BaseError, ValueError) as error:

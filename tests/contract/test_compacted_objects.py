@@ -4,7 +4,7 @@ import obstore.store
 import pyarrow as pa
 import pytest
 
-from drain.compaction.object_writer import RECORD_COLUMNS, _write
+from drain.compaction.object_writer import RECORD_COLUMNS, write_object
 from drain.spark.object_reader import ObjectError
 from tests.support.servers.s3_server import BUCKET, s3_server
 
@@ -18,6 +18,6 @@ def test_an_object_is_written_by_a_bucket_that_does_not_say_so(monkeypatch: pyte
         store = obstore.store.from_url(f"s3://{BUCKET}", retry_config={"max_retries": 0})
         s3.failures += ["500", "503"]
 
-        assert _write(store, "stored", (1, 2, 3), rows)["end_offset"] == 1
+        assert write_object(store, "stored", (1, 2), rows)["end_offset"] == 1
         with pytest.raises(ObjectError, match=r"not-stored.* 503 "):
-            _write(store, "not-stored", (1, 2, 3), rows)
+            write_object(store, "not-stored", (1, 2), rows)

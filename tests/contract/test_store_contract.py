@@ -63,7 +63,7 @@ def store_on_seaweedfs(seaweed: dict[str, str], prefix: str, monkeypatch: pytest
 SERVERS = [pytest.param(name, marks=pytest.mark.contract) for name in ("s3", "seaweedfs")]
 
 
-@pytest.fixture(params=["fake", "folder", "bucket", *SERVERS])
+@pytest.fixture(params=["fake", "folder", "folder read in turn", "bucket", *SERVERS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match request.param:
         case "s3" | "seaweedfs" as server:
@@ -72,6 +72,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
             return FakeStore(random.Random(1), latency_seconds=(0.0, 0.002))
         case "folder":
             return LocalStore(tmp_path / "ledger")
+        case "folder read in turn":
+            return LocalStore(tmp_path / "ledger", waits=True)
         case _:
             return RemoteStore(obstore.store.MemoryStore())
 

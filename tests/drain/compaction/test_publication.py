@@ -149,6 +149,19 @@ async def test_a_replaced_range_is_kept_while_the_wider_one_is_not_intact(damage
     assert [ChunkRange(1, 4), ChunkRange(1, 8)] == await world.ranges()
 
 
+async def test_a_replaced_range_is_deleted_with_its_objects_after_the_delay() -> None:
+    world = Processes()
+    for first, last in ((1, 4), (5, 8), (1, 8)):
+        await world.compact(first, last)
+    world.sleep(DELAY_SECONDS - 1)
+    assert await world.published.sweep(0) == 0
+    world.sleep(1)
+
+    assert await world.published.sweep(0) == 2
+    assert [ChunkRange(1, 8)] == await world.ranges()
+    assert len(await world.store.folders("compacted/shard=0000")) == 1
+
+
 async def test_a_range_that_crosses_the_others_is_deleted_and_hides_nothing() -> None:
     """A version without these rules could leave one."""
     world = Processes()

@@ -1,6 +1,7 @@
 """The object reader on Spark's workers returns the same rows as a folder, and its errors name
 objects."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,15 @@ from drain.backlog.aggregates import FACT_COLUMNS, FACTS
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
-from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, decode_object, read_objects, rows_of
+from drain.spark.object_reader import (
+    DEFAULT_LIMITS,
+    ObjectError,
+    ReadLimits,
+    decode_object,
+    read_in_tasks,
+    read_objects,
+    rows_of,
+)
 from headgate.storage.object_store import MAX_CHUNK_BYTES, open_store
 from tests.support.samples.chunks import add_record, small_chunk
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
@@ -161,6 +170,18 @@ async def copied(ledger: WrittenLedger, url: str) -> None:
 def job_on(spark, url: str) -> BacklogJob:
     chunks = LedgerChunks(url)
     return BacklogJob(chunks, count_on(spark, chunks), max_chunks_per_job=15)
+
+
+@pytest.mark.spark
+def test_the_garbage_collector_of_a_worker_looks_at_no_task_and_no_module(spark):
+    def read(_):
+        yield pa.RecordBatch.from_pylist([{"enabled": int(gc.isenabled()), "frozen": gc.get_freeze_count()}])
+
+    schema = pa.schema([("enabled", pa.int64()), ("frozen", pa.int64())])
+    rows = [read_in_tasks(spark, [0], 1, read, schema, [read_in_tasks.__module__]).toArrow() for _ in range(5)]
+    (*_, last) = pa.concat_tables(rows).to_pylist()
+
+    assert (last["enabled"], last["frozen"] > 10_000) == (0, True)
 
 
 @pytest.mark.spark
