@@ -19,7 +19,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 import structlog
@@ -60,10 +59,16 @@ class UnitLoop(VirtualLoop):
     _asyncgen_finalizer_hook = asyncio.SelectorEventLoop._asyncgen_finalizer_hook
 
 
-def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Choose the event loop of an asynchronous test and of its fixtures."""
-    mark = item.get_closest_marker("virtual_time")
-    return {"real time": asyncio.new_event_loop} if mark is None else {"virtual time": partial(UnitLoop, **mark.kwargs)}
+RUNNING: dict[str, pytest.Item] = {}  # A test has the marks of its parameters once it runs.
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    mark = RUNNING["test"].get_closest_marker("virtual_time")
+    return asyncio.new_event_loop() if mark is None else UnitLoop(**mark.kwargs)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"of the test": new_loop}
 
 
 def pytest_collection_finish() -> None:
@@ -80,11 +85,12 @@ structlog.configure = lambda **how: configure_structlog(**how | {"cache_logger_o
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Restore the logs after a command that ran in this process and redirected them to a stream that is closed later.
 
     A hook, because a fixture and what sets it up take as long as half of the tests do.
     """
+    RUNNING["test"] = item
     root, library = logging.getLogger(), logging.getLogger("headgate")
     handlers, levels = list(root.handlers), (root.level, library.level)
     try:

@@ -108,7 +108,6 @@ async def test_an_acknowledgement_to_the_grant_of_the_child() -> None:
 
 async def test_a_backlog_question_to_its_answer() -> None:
     async with orders(segments=1, records=1) as (world, _), reader(world), Admin(client(world, "asks")) as admin:
-        assert world.registry, "there are metrics"
         await asyncio.sleep(1)
         with running() as run:
             await admin.backlog("orders", "billing")

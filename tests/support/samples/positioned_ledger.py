@@ -29,8 +29,7 @@ from trials.compaction import compact
 Step = int | str
 """The segment of a new record, or "split"."""
 CHUNKS = st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), max_size=20)
-PAIRS_OF_CHUNKS = [10 * (number // 2) for number in range(1, 21)]
-"""Times of as many chunks, of which two have the same."""
+PAIRS_OF_CHUNKS = [10 * (number // 2) for number in range(1, 21)]  # times, of which two chunks have the same
 
 
 class LedgerWithPositions:
