@@ -221,10 +221,9 @@ async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["ends at once", "never serves"],
 )
 async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(tmp_path: Path, script: str, error: str):
-    never_ready = AsyncMock(return_value=False)
-    server = SupervisedProcess(
-        ProcessSpec("a server", ["sh", "-c", script], tmp_path / "server.log", never_ready, start_seconds=0.3)
-    )
+    seconds = 60 if "exit" in script else 0.3
+    command, log, never_ready = ["sh", "-c", script], tmp_path / "server.log", AsyncMock(return_value=False)
+    server = SupervisedProcess(ProcessSpec("a server", command, log, never_ready, start_seconds=seconds))
 
     with pytest.raises(ProcessStartError, match=error):
         await server.__aenter__()
