@@ -75,7 +75,7 @@ def pytest_collection_finish() -> None:
     """Exempt everything imported and collected from garbage collection, and collect the rest more rarely."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, FULL_COLLECTION)  # Few young objects are in a cycle.
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION)
     gc.enable()
 
 

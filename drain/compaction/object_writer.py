@@ -36,8 +36,8 @@ _RECORDS: Final = pa.schema(
     + [("headers", pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()})))]
 )
 _FACTS_AND_RECORDS: Final = pa.unify_schemas([FACTS, _RECORDS])
-_OBJECT_COLUMNS: Final = ("path", "first_offset", "end_offset", "first_at_ms", "last_at_ms", "checksum")
-WRITTEN: Final = pa.schema([*SCHEMA, ("path", pa.string()), *((name, pa.int64()) for name in _OBJECT_COLUMNS[1:])])
+_OBJECT_NUMBERS: Final = ("first_offset", "end_offset", "first_at_ms", "last_at_ms", "checksum")
+WRITTEN: Final = pa.schema([*SCHEMA, ("path", pa.string()), *((name, pa.int64()) for name in _OBJECT_NUMBERS)])
 """What tasks return: a row with a path describes an object, and each other row is an aggregate of facts."""
 WAITING_BYTES: Final = 128 * 1024 * 1024
 _FAILURES: Final = (obstore.exceptions.BaseError, OSError)

@@ -1,8 +1,9 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it.
 
 There is no external input: a loop with nothing scheduled can never continue, and one whose time does not pass never
-ends, so both raise instead of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no selector, timers in a heap of
-tuples, and handles that are lists. Timers of one time run in the order in which they were set.
+ends, so both raise instead of hanging. Nothing is waited for, so a turn of the loop is shorter than asyncio's: no
+selector, timers in a heap of tuples, and handles that are lists. Timers of one time run in the order in which they were
+set.
 """
 
 import asyncio
