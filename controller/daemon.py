@@ -359,7 +359,7 @@ class Daemon:
             now_ms=self._now_ms,
             new_term_id=partial(secrets.randbits, ID_BITS),
             require_ledger=partial(self._require_ledger, joined.config.ledger),
-            take_steps=self._restoring.complete,
+            restoring=self._restoring,
         )
         return ShardController(context)
 

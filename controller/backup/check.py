@@ -21,7 +21,6 @@ from headgate.ledger.objects import ChunkRange, chunk_folder, ranges_to_read
 from headgate.model.layout import ShardMap
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 
 MAX_PROBLEMS: Final = 20
 """Problems of one shard that are listed: a lost folder would list a line for each object."""
@@ -50,7 +49,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     found = CheckedShard(shard)
     ledger, state = Ledger(store, shard), ShardState(shard)
     try:
-        state, _ = await catch_up(ledger, state, lambda _: found.problems.append("a snapshot is damaged"), complete_now)
+        state, _ = await catch_up(ledger, state, lambda _: found.problems.append("a snapshot is damaged"))
     except LedgerError as error:
         found.problems.append(str(error))
     else:
@@ -76,7 +75,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
         on_progress(done, len(numbers))
     if state.chunk:  # A cluster that runs has trimmed chunks and pruned segments meanwhile.
         with suppress(LedgerError):
-            state, _ = await catch_up(ledger, state, lambda _: None, complete_now)
+            state, _ = await catch_up(ledger, state)
     found.problems += [error for number, error in gone.items() if number >= state.trimmed_below]
     for chunks in ranges:
         found.problems += await _range_problems(store, shard, chunks, state)

@@ -36,7 +36,6 @@ from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
 from headgate.storage.object_store import Store, create_own
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 
 PARALLEL_CHUNKS: Final = 16
 PARALLEL_COMPACTED: Final = 2
@@ -144,7 +143,7 @@ class _Copy:
     async def _copy_range(self, chunks: ChunkRange, ledger_id: str) -> None:
         manifest = await read_manifest(self._from.store, self._shard, chunks)
         if not await self._copy(named_paths(manifest), PARALLEL_COMPACTED):
-            state, _ = await catch_up(self._from, ShardState(self._shard), lambda _: None, complete_now)
+            state, _ = await catch_up(self._from, ShardState(self._shard))
             # A copy that lacks records of a segment must not end before the segment does.
             await self._copy_newer_chunks()
             if self._last < state.chunk:

@@ -26,7 +26,6 @@ from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
 from metrics import events
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 
 log = structlog.get_logger(__name__)
 
@@ -269,7 +268,7 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     folders = await shard_folders(store)
     for shard in folders:
         with suppress(LedgerError, ObjectMissingError):
-            found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard), lambda _: None, complete_now)
+            found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard))
     counts = max((each.ids.shard_counts for each in found.values()), key=len, default=())
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
     # Ids are unique within one number of shards.

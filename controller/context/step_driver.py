@@ -126,21 +126,37 @@ class StepDriver:
 class SerialSteps:
     """Takes the steps of one work after the other, and not in rotation: each is complete earlier, and none later.
 
-    One for all shards of an event loop. The states that a daemon restores at its start are as many as its shards.
+    One for all shards of an event loop. The states that a daemon restores at its start are as many as its shards: those
+    that it is to lead are urgent, and go before those of shards that it follows, also before one that has begun.
     """
 
     def __init__(self, budget: TurnBudget, on_complete: Callable[[], None]) -> None:
         self.budget = budget
-        self._driver = StepDriver(budget)
         self._on_complete = on_complete
-        self._turn = asyncio.Lock()
+        self._urgencies: dict[asyncio.Event, Callable[[], bool]] = {}
+        """By what begins the turn of each work, in order of the calls."""
 
-    async def complete(self, steps: Steps[ResultT]) -> ResultT:
-        """Take ``steps`` after those of earlier calls, and return their result. What they raise is the caller's."""
-        async with self._turn:
-            result = await self._driver.complete(steps)
+    async def complete(self, steps: Steps[ResultT], is_urgent: Callable[[], bool]) -> ResultT:
+        """Take ``steps``, and return their result. What they raise is the caller's. They may become urgent."""
+        turn, cost = asyncio.Event(), 0
+        self._urgencies[turn] = is_urgent
+        try:
+            while True:
+                # The first that is urgent, or the first of all.
+                while (first := min(self._urgencies, key=lambda each: not self._urgencies[each]())) is not turn:
+                    first.set()
+                    turn.clear()
+                    await turn.wait()
+                await self.budget.spend(cost)
+                cost = next(steps)
+        except StopIteration as end:
             self._on_complete()
+            result: ResultT = end.value
             return result
+        finally:
+            del self._urgencies[turn]
+            for each in self._urgencies:
+                each.set()
 
 
 def _one_step(cost: int, work: Callable[[], None]) -> Steps[None]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from controller.context.step_driver import SerialSteps
 from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
@@ -36,7 +37,7 @@ from headgate.transport.port import Transport
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
-from shard.steps import ResultT, Steps, TakeSteps
+from shard.steps import ResultT, Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,8 @@ class ShardContext:
     new_term_id: Callable[[], int]
     require_ledger: Callable[[], Awaitable[None]]
     """Raises unless the ledger is that of the cluster."""
-    take_steps: TakeSteps
-    """Decodes a snapshot. All shards of a daemon share it."""
+    restoring: SerialSteps
+    """Decodes snapshots. All shards of a daemon share it."""
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
 
 class Follower:
     def __init__(self, context: ShardContext, post: Callable[[Event], None], follows: Callable[[], bool]) -> None:
-        """``follows``: whether to read now."""
+        """``follows``: whether to read now; if not, this daemon leads, or is to lead soon."""
         self.end = TermTail(0, 0, "")
         """The newest chunk and term that were read."""
         self.fault: str | None = None
@@ -315,7 +316,8 @@ class Follower:
             self.restoring = True
             return (yield from steps)
 
-        return await self._context.take_steps(begun())
+        self.restoring = False
+        return await self._context.restoring.complete(begun(), lambda: not self._follows())
 
     def _report_unusable_snapshot(self, shard: int) -> None:
         self._context.observer.observe(events.SnapshotRejected(shard=shard))

@@ -7,7 +7,7 @@ decision concerns. It lets only some states be read at a time: their sizes are n
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from controller.leadership.election import Elections
@@ -78,20 +78,10 @@ class StandbyMemory:
     async def turn_to_read(self) -> AsyncIterator[None]:
         """Wait for a turn to read a state from its snapshot. A read that takes too long loses it, and continues."""
         await self._turns.acquire()
-        held = True
-
-        def release() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._turns.release()
-
-        limit = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
-        try:
+        with ExitStack() as held:
+            held.callback(self._turns.release)
+            held.callback(asyncio.get_running_loop().call_later(TURN_SECONDS, held.close).cancel)
             yield
-        finally:
-            limit.cancel()
-            release()
 
     def stop_following(self, shard: int) -> None:
         """Leave the shard out: this daemon leads it, and its state must be in memory."""

@@ -81,7 +81,7 @@ class Term:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Read the ledger to its end, and write the term chunk. The outcome is posted."""
-        self._follower.restoring = self._follower.reading.locked()
+        self._follower.restoring &= self._follower.reading.locked()
         self._starting = tasks.create_task(self._start(), name=f"catch-up-{self._shard}")
 
     def serve(self, tasks: asyncio.TaskGroup) -> None:

@@ -27,7 +27,6 @@ from headgate.process.resources import give_way
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import create_own, open_store
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 
 RETAINED_SNAPSHOTS: Final = 3
 """Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may
@@ -54,10 +53,10 @@ async def take_snapshot(
         return None
     state = ShardState(ledger.shard)
     if head:
-        state = await load_newest_snapshot(ledger, lambda _: None, complete_now)
+        state = await load_newest_snapshot(ledger)
         await apply_new_chunks(ledger, state)
     if not head or state.chunk < head:
-        state, _ = await catch_up(ledger, state, lambda _: None, complete_now)
+        state, _ = await catch_up(ledger, state)
     data = encode_snapshot(state, written_at_ms=now_ms, level=level)
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()

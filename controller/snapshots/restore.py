@@ -29,7 +29,7 @@ from headgate.ledger.ledger import Ledger, if_exists, run_start
 from headgate.ledger.objects import chunk_folder, snapshot_path
 from headgate.process.background import end_tasks
 from shard.state.shard_state import ShardState
-from shard.steps import TakeSteps
+from shard.steps import TakeSteps, complete_now
 
 OnUnusableSnapshot = Callable[[int], None]
 
@@ -40,7 +40,9 @@ class OtherHistoryError(LedgerError):
     """The chunks of the ledger do not continue the state."""
 
 
-async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, take_steps: TakeSteps) -> ShardState:
+async def load_newest_snapshot(
+    ledger: Ledger, on_unusable: OnUnusableSnapshot = lambda _: None, take_steps: TakeSteps = complete_now
+) -> ShardState:
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
@@ -90,7 +92,12 @@ async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
 
 
 async def catch_up(
-    ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot, take_steps: TakeSteps, *, urgent: bool = False
+    ledger: Ledger,
+    state: ShardState,
+    on_unusable: OnUnusableSnapshot = lambda _: None,
+    take_steps: TakeSteps = complete_now,
+    *,
+    urgent: bool = False,
 ) -> tuple[ShardState, int]:
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 

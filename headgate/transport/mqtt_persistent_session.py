@@ -18,6 +18,7 @@ acknowledged to the broker only when its consumer acknowledges it.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt are the modules that speak to the broker
@@ -148,13 +149,9 @@ class MqttPersistentSession(MqttTransport):
             return  # Not acknowledged: the next connection receives it.
         size = len(message.payload) + header_bytes(message.headers)
         mid, qos = message.number, message.qos
-        acknowledged = False
 
+        @cache  # Once.
         def acknowledge() -> None:
-            nonlocal acknowledged
-            if acknowledged:
-                return
-            acknowledged = True
             # Not `self._client`: waiting messages arrive before the connection is attached.
             if paho.is_connected():
                 paho.ack(mid, qos)

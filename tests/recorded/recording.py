@@ -40,7 +40,6 @@ from headgate.storage.object_store import open_store
 from shard.requests.topic_commands import describe
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
-from shard.steps import complete_now
 from tests.recorded.story import first_act, second_act
 from tests.support.virtual_loop import VirtualLoop
 from tests.support.worlds.one_shard import OneShard
@@ -122,7 +121,7 @@ async def read_everything(objects: Objects) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         unpack(objects, Path(folder))
         ledger, unusable = Ledger(open_store(Path(folder).as_uri()), 0), []
-        state, _ = await catch_up(ledger, ShardState(0), unusable.append, complete_now)
+        state, _ = await catch_up(ledger, ShardState(0), unusable.append)
         records = {name: await _records(ledger, topic) for name, topic in sorted(state.topics.items())}
         counts = await _counts(ledger, Path(folder).as_uri())
         return {"state": _state(state), "records": records, "counts": counts, "unusable": unusable}

@@ -135,7 +135,7 @@ class SimulatedDaemon:
                 now_ms=self.now_ms,
                 new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
                 require_ledger=self._require_ledger,
-                take_steps=self._restoring.complete,
+                restoring=self._restoring,
             )
         )
 

@@ -354,15 +354,10 @@ class SessionBatches:
 
     def settle_proven(self, now: float = math.inf) -> None:
         """Report the proven batches whose offsets have not arrived by ``now``; rule 7. Default: all of them."""
-        if not self.proven:
-            return
-        late = [each for each in self.proven if now == math.inf or self._is_late(each, now)]
+        late = [x for x in self.proven if now == math.inf or (x.resend_at is None and now >= self.settled_by(x))]
         self.proven = [batch for batch in self.proven if batch not in late]
         for batch in late:
             self._settle(batch, None)
-
-    def _is_late(self, batch: SessionBatch, now: float) -> bool:
-        return batch.resend_at is None and now >= self.settled_by(batch)
 
     def settled_by(self, batch: SessionBatch) -> float:
         """Return when to send a proven batch again, or to report it without offsets."""

@@ -12,6 +12,7 @@ from controller.context.step_driver import SerialSteps, StepDriver, TurnBudget
 from shard.steps import Steps
 
 pytestmark = pytest.mark.virtual_time
+never = partial(bool, False)
 
 
 @asynccontextmanager
@@ -82,7 +83,7 @@ async def test_drivers_share_the_budget_of_a_turn_and_take_turns() -> None:
 async def test_serial_work_is_complete_in_order_with_one_step_in_a_turn() -> None:
     done: list[str] = []
     serial = SerialSteps(TurnBudget(max_cost=10), lambda: done.append("|"))
-    works = asyncio.gather(*(serial.complete(noted(done, name, 3, 10)) for name in "abc"))
+    works = asyncio.gather(*(serial.complete(noted(done, name, 3, 10), never) for name in "abc"))
     counts = [0]
     while not works.done():
         await asyncio.sleep(0)
@@ -92,6 +93,16 @@ async def test_serial_work_is_complete_in_order_with_one_step_in_a_turn() -> Non
     assert all(after - before <= 2 for before, after in pairwise(counts)), "one step, and that all are taken"
 
 
+async def test_urgent_serial_work_goes_first_also_when_it_becomes_so_while_it_waits() -> None:
+    """What has begun continues after it."""
+    done: list[str] = []
+    serial = SerialSteps(TurnBudget(max_cost=10), lambda: done.append("|"))
+    urgent = dict.fromkeys("cd", lambda: bool(done))
+    await asyncio.gather(*(serial.complete(noted(done, name, 3, 10), urgent.get(name, never)) for name in "abcd"))
+
+    assert list("accc|ddd|aa|bbb|") == done
+
+
 async def test_serial_work_continues_after_work_that_was_cancelled_and_work_that_failed() -> None:
     def failing() -> Steps[None]:
         yield 10
@@ -99,9 +110,9 @@ async def test_serial_work_continues_after_work_that_was_cancelled_and_work_that
 
     done: list[str] = []
     serial = SerialSteps(TurnBudget(max_cost=10), lambda: done.append("|"))
-    cancelled = asyncio.create_task(serial.complete(noted(done, "a", 100, 10)))
-    failed = asyncio.create_task(serial.complete(failing()))
-    last = asyncio.create_task(serial.complete(noted(done, "b", 1, 10)))
+    cancelled = asyncio.create_task(serial.complete(noted(done, "a", 100, 10), never))
+    failed = asyncio.create_task(serial.complete(failing(), never))
+    last = asyncio.create_task(serial.complete(noted(done, "b", 1, 10), never))
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.wait([cancelled, failed, last])

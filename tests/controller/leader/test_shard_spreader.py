@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace as changed
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError, StoreUnavailableError
 from headgate.ledger.identity import read_level
 from headgate.ledger.ledger import Ledger
-from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
@@ -89,17 +87,12 @@ RESTORE_SECONDS = 10.0
 
 
 async def restores_slowly(daemon: Contender) -> None:
-    """Let it restore one state after the other, each in ten seconds."""
-    turn = asyncio.Lock()
+    """Let it restore one state after the other, each in two steps and ten seconds."""
 
-    async def take_steps(steps: Steps[ResultT]) -> ResultT:
-        async with turn:
-            next(steps)
-            await asyncio.sleep(RESTORE_SECONDS)
-            return complete(steps)
+    async def spend(cost: int) -> None:
+        await asyncio.sleep(RESTORE_SECONDS / 2)
 
-    for controller in daemon.controllers:
-        controller.follower._context = changed(controller.follower._context, take_steps=take_steps)
+    daemon.controller._context.restoring.budget.spend = spend
 
 
 async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Daemons) -> None:
@@ -143,12 +136,13 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
         assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
     await first.stop()
     daemons.settings = SpreadSettings(settle_seconds=600.0, enabled=enabled)
+    began = asyncio.get_running_loop().time()
     with capture_logs() as logs:
         b, c = await daemons.start("b"), await daemons.start("c")
         await restores_slowly(b)
         await restores_slowly(c)
         await until(lambda: len(b.led | c.led) == SHARDS, SHARDS * RESTORE_SECONDS + 20)
-
+    assert (asyncio.get_running_loop().time() - began < (SHARDS - 0.5) * RESTORE_SECONDS) == enabled
     left = [line["shard"] for line in logs if line["event"] == "term.left"]
     assert sorted(numbers(b, c)) == ([3, 3] if enabled else [0, 6])
     assert len(set(left)) == len(left) == (3 if enabled else 0)

@@ -14,7 +14,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_folder, snapshot_path
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import everything
@@ -68,7 +67,7 @@ async def test_a_snapshot_ahead_of_its_ledger_is_rejected() -> None:
     ledger.lose(8)
 
     with pytest.raises(LedgerError, match=r"000000000008\.snapshot is ahead of chunks/shard=0000: chunk 8 is missing"):
-        await load_newest_snapshot(ledger.ledger, ledger.on_unusable, complete_now)
+        await load_newest_snapshot(ledger.ledger, ledger.on_unusable)
 
 
 @pytest.mark.parametrize("lost", [8, 10], ids=["below the snapshot", "above it"])
@@ -100,7 +99,7 @@ async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot
         ledger.grow()
     await ledger.snapshot()
     ledger.trim(9)
-    state, read = await catch_up(ledger.ledger, behind, ledger.on_unusable, complete_now)
+    state, read = await catch_up(ledger.ledger, behind, ledger.on_unusable)
 
     assert everything(ledger.state) == everything(state)
     assert 1 == read
@@ -120,7 +119,7 @@ async def test_a_state_is_discarded_if_the_ledger_was_put_back_under_it(length: 
     while present.state.chunk < length:
         present.grow(e.TermStarted(leader_epoch=8, instance="a", term_id=88))
 
-    state, _ = await catch_up(present.ledger, followed, present.on_unusable, complete_now, urgent=urgent)
+    state, _ = await catch_up(present.ledger, followed, present.on_unusable, urgent=urgent)
 
     assert everything(present.state) == everything(state)
 
@@ -150,7 +149,7 @@ async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() 
         for _ in range(new_chunks):
             ledger.grow()
         began = loop.time()
-        _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
+        _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, urgent=True)
         assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
 
 
@@ -161,7 +160,7 @@ async def test_an_unreachable_store_leaves_no_task_behind(caplog: pytest.LogCapt
     ledger.store.outage()
 
     with pytest.raises(StoreUnavailableError):
-        await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now)
+        await catch_up(ledger.ledger, state, ledger.on_unusable)
 
     gc.collect()
     assert len(asyncio.all_tasks()) == 1
@@ -179,7 +178,7 @@ async def test_a_new_leader_finds_a_gap_behind_its_state(lost: int) -> None:
     ledger.lose(lost)
 
     with pytest.raises(LedgerError, match=f"chunk {lost} is missing; the ledger has a gap"):
-        await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
+        await catch_up(ledger.ledger, state, ledger.on_unusable, urgent=True)
 
 
 async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -> None:
@@ -256,7 +255,7 @@ async def test_foreign_objects_among_the_chunks_are_skipped_and_reported_when_th
     for name in names:
         kept.store.objects[f"{chunk_folder(0)}/{name}"] = b""
         assert 2 == await ledger.newest()
-    await catch_up(ledger, ShardState(0), kept.on_unusable, complete_now)
+    await catch_up(ledger, ShardState(0), kept.on_unusable)
     for name in names:
         await ledger.numbers(after=1)
         del kept.store.objects[f"{chunk_folder(0)}/{name}"]

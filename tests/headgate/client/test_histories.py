@@ -17,7 +17,6 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.process.background import end_tasks
 from headgate.protocol.request_fields import Behind
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, orders, produce, reader
@@ -250,7 +249,7 @@ class PutBack:
 
     async def unseen(self) -> list[bytes]:
         """Return the records of the present ledger that are acknowledged, and that no consumer has delivered."""
-        state, _ = await catch_up(self.world.ledger, ShardState(0), lambda _: None, complete_now)
+        state, _ = await catch_up(self.world.ledger, ShardState(0))
         (subscription,) = state.subscriptions.values()
         found = []
         for number in range(1, state.chunk + 1):

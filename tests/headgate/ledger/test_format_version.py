@@ -23,7 +23,6 @@ from headgate.reading.tail import ChunkCache, Head
 from headgate.reading.topic_files import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 from tests.support.samples.manifests import manifest
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 
@@ -55,7 +54,7 @@ def unusable(shard: int) -> None:
 
 async def restore(store: LocalStore) -> object:
     """Read the ledger as a daemon does when it starts."""
-    return await catch_up(Ledger(store, 0), ShardState(0), unusable, complete_now)
+    return await catch_up(Ledger(store, 0), ShardState(0), unusable)
 
 
 async def restore_without_snapshot(store: LocalStore) -> object:
@@ -127,7 +126,7 @@ async def test_a_newer_snapshot_is_passed_over(store: LocalStore) -> None:
     await rewrite(store, snapshot_path(0, 1), of_newer_format)
     passed_over: list[int] = []
 
-    state = await load_newest_snapshot(Ledger(store, 0), passed_over.append, complete_now)
+    state = await load_newest_snapshot(Ledger(store, 0), passed_over.append)
 
     assert ([0], 0) == (passed_over, state.chunk)
 

@@ -7,7 +7,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
-from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 
 
@@ -60,4 +59,4 @@ class LedgerInMemory:
         return number
 
     async def restored(self) -> tuple[ShardState, int]:
-        return await catch_up(self.ledger, ShardState(0), self.on_unusable, complete_now)
+        return await catch_up(self.ledger, ShardState(0), self.on_unusable)

@@ -87,7 +87,7 @@ class Contender:
                     now_ms=now_ms,
                     new_term_id=partial(cluster.rng.getrandbits, 63),
                     require_ledger=identity.require,
-                    take_steps=restoring.complete,
+                    restoring=restoring,
                 )
             )
             for shard in range(contends_for)
