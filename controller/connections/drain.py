@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from msgspec.structs import replace
@@ -18,14 +18,16 @@ from msgspec.structs import replace
 from controller.settings.load import Settings, ledger_unreachable_from_executors
 from drain import protocol
 from drain.checker.checker import SparkDrainChecker
-from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
 from headgate.backoff import RestartPolicy
 from headgate.storage.object_store import open_store
 from metrics import events
 from metrics.label_values import DrainState
 
-DrainChecker: TypeAlias = SparkDrainChecker | ResultsChecker
+if TYPE_CHECKING:
+    from drain.checker.results_checker import ResultsChecker
+
+DrainChecker: TypeAlias = "SparkDrainChecker | ResultsChecker"
 
 log = structlog.get_logger(__name__)
 
@@ -72,27 +74,24 @@ class DrainConnection:
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""
-        settings = self._settings.drain
-        if settings.results is not None:
+        settings, socket = self._settings.drain, self._settings.drain_socket
+        if not settings.spawn or settings.results is not None:
             return
-        if settings.spawn:
-            if ledger_unreachable_from_executors(self._settings):
-                log.warning(
-                    "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self._settings.ledger.url
-                )
-            folder = Path(settings.folder)
-            supervisor = self._supervisor = DrainSupervisor(
-                command=service_command(
-                    self._settings.ledger.url, self._settings.drain_socket, folder, spark_options(self._settings)
-                ),
-                socket=self._settings.drain_socket,
-                folder=folder,
-                on_state=self._on_state,
-                on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
-                policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
-                rng=self._rng,
+        if ledger_unreachable_from_executors(self._settings):
+            log.warning(
+                "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self._settings.ledger.url
             )
-            await stack.enter_async_context(supervisor)
+        folder = Path(settings.folder)
+        self._supervisor = DrainSupervisor(
+            command=service_command(self._settings.ledger.url, socket, folder, spark_options(self._settings)),
+            socket=socket,
+            folder=folder,
+            on_state=self._on_state,
+            on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
+            policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
+            rng=self._rng,
+        )
+        await stack.enter_async_context(self._supervisor)
 
     async def connect(self, stack: AsyncExitStack, ledger_id: Callable[[], str | None]) -> DrainChecker:
         """Connect to the Spark process or the results until ``stack`` is closed.
@@ -102,7 +101,10 @@ class DrainConnection:
         settings, supervisor = self._settings.drain, self._supervisor
         self._ledger_id = ledger_id
         if settings.results is not None:
-            results = ResultsChecker(
+            # Its import takes an eighth of a daemon's start.
+            from drain.checker.results_checker import ResultsChecker  # noqa: PLC0415
+
+            self._checker = ResultsChecker(
                 open_store(settings.results),
                 stale_seconds=settings.results_stale_seconds,
                 on_state=self._on_state,
@@ -110,21 +112,18 @@ class DrainConnection:
                 url=settings.results,
                 require_ledger=self._require_ledger,
             )
-            self._checker = await stack.enter_async_context(results)
-            return results
-        checker = SparkDrainChecker(
-            self._settings.drain_socket,
-            pid=None if supervisor is None else lambda: supervisor.pid,
-            timeout_seconds=settings.run_timeout_seconds,
-            # The supervisor reports the state of a spawned process. For another one, only its
-            # replies show it.
-            on_state=None if settings.spawn else self._on_state,
-            observer=self._observer,
-            rng=self._rng,
-            require_ledger=self._require_ledger,
-        )
-        self._checker = await stack.enter_async_context(checker)
-        return checker
+        else:
+            self._checker = SparkDrainChecker(
+                self._settings.drain_socket,
+                pid=None if supervisor is None else lambda: supervisor.pid,
+                timeout_seconds=settings.run_timeout_seconds,
+                # The supervisor reports the state of a spawned process. For another one, only its replies show it.
+                on_state=None if settings.spawn else self._on_state,
+                observer=self._observer,
+                rng=self._rng,
+                require_ledger=self._require_ledger,
+            )
+        return await stack.enter_async_context(self._checker)
 
     async def query_backlog(self, request: protocol.BacklogRequest) -> protocol.BacklogResponse:
         """Return the backlogs of a shard of the cluster's ledger; raises DrainCheckError."""

@@ -36,7 +36,7 @@ ca_file = "/etc/headgate/ca.pem"
 SPARK_OF_THIS_ENVIRONMENT = f"""
 [Service]
 BindReadOnlyPaths={sysconfig.get_path("purelib")}:/srv/spark
-Environment=PYTHONPATH=/srv/spark HEADGATE_SPARK_MASTER=local[1]
+Environment=PYTHONPATH=/srv/spark HEADGATE_SPARK_MASTER=local[1] JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
 """
 """A drop-in for the unit, in place of the package, whose building takes minutes."""
 HAND_OVER = """
@@ -107,7 +107,7 @@ def configured(machine: Machine, installed: str, tmp_path_factory: pytest.TempPa
     machine.shell("grep -v ^metricsProvider /root/deploy/zookeeper.cfg >/etc/zookeeper/zoo.cfg")
     java = find_java(tmp_path_factory.mktemp("java")) / "bin/java"
     server = ("-cp", zookeeper_classpath(), "org.apache.zookeeper.server.ZooKeeperServerMain", "/etc/zookeeper/zoo.cfg")
-    machine.run("systemd-run", "--unit=zookeeper", java, "-Xmx256m", *server)
+    machine.run("systemd-run", "--unit=zookeeper", java, "-Xmx256m", "-XX:TieredStopAtLevel=1", *server)
     machine.run("systemctl", "start", "mosquitto")
     return machine
 

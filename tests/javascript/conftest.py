@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from controller.settings.sections import SubscriptionSettings
 from tests.support.servers.cluster import Cluster
@@ -37,18 +38,27 @@ def programs(pytestconfig: pytest.Config) -> Path:
     return programs
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster_of_file(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """One daemon leads the only shard. A consumer that was killed loses its segments after 3 s."""
     subscriptions = SubscriptionSettings(heartbeat_interval_seconds=1.0, grace_seconds=3.0)
-    async with Cluster(tmp_path, shards=1, subscriptions=subscriptions) as cluster:
+    async with Cluster(tmp_path_factory.mktemp("cluster"), shards=1, subscriptions=subscriptions) as cluster:
         await cluster.start_servers()
         await cluster.start_daemon("one")
         await cluster.leader()
         yield cluster
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(cluster_of_file: Cluster) -> AsyncIterator[Cluster]:
+    """A test deletes its topics; one that changes more is the last of its file."""
+    yield cluster_of_file
+    listed = await cluster_of_file.commands.succeed("topic", "list", "--json")
+    for topic in reversed(listed.document()):  # "orders" before "dead", which keeps its dead letters
+        await cluster_of_file.commands.succeed("topic", "delete", topic["topic"], "--yes")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def start(programs: Path) -> AsyncIterator[Start]:
     """Start one of the programs at the topic orders of a cluster. What still runs at the end is killed."""
     started: list[RunningProgram] = []

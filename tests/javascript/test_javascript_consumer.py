@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 
 from headgate import ConsumedRecord, Consumer
 from tests.javascript.conftest import Start
@@ -22,12 +23,14 @@ KEYS, COUNT = 7, 300
 Records = list[tuple[int, str, int]]
 """(segment, key, value)."""
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 
-@pytest.fixture
-def consume(start: Start, cluster: Cluster) -> Start:
+@pytest_asyncio.fixture(loop_scope="module")
+async def consume(start: Start, cluster: Cluster) -> Start:
     """Start a program that consumes the subscription billing."""
+    if cluster.spark.pid is None:
+        await cluster.start_spark()
     named = "--subscription", "billing", "--ledger", urlsplit(cluster.ledger_url).path
     return lambda program, out, *options: start(program, cluster, out, *named, *options)
 
@@ -45,41 +48,6 @@ async def produce(cluster: Cluster, values: range) -> None:
     lines = b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in values)
     options = "--key-separator", "\t", "--header", "kind=a", "--header", "kind="
     await cluster.commands.succeed("produce", "orders", *options, stdin=lines)
-
-
-async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_key_across_a_split_and_a_change_of_leader(
-    consume: Start, start: Start, cluster: Cluster, tmp_path: Path
-) -> None:
-    await cluster.start_spark()
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
-    await cluster.commands.succeed("cluster", "set-shards", "4")  # by which the name belongs to another shard
-    await produce(cluster, range(COUNT))
-    out = tmp_path / "javascript.out"
-    read = partial(printed, out, headers=())
-    consumer = await consume("worker.mjs", out, "--consumer", "a")
-    await wait_until(read, "the first segment is read")
-    await cluster.commands.succeed("topic", "split", "orders", "0")
-    producer = await start("produce.mjs", cluster, tmp_path / "producer.out", stdin=subprocess.PIPE)
-    producer.stdin.write(b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in range(COUNT, 2 * COUNT)))
-    producer.stdin.close()
-    assert await producer.ended(60) == 0, producer.errors()
-    assert f"done {COUNT} resent 0" == producer.lines()[-1]
-    await wait_until(lambda: len(read()) >= 2 * COUNT, lambda: f"{len(read())} are read", 60)
-    await cluster.start_daemon("two")
-    await cluster.kill("one")
-    await produce(cluster, range(2 * COUNT, 3 * COUNT))
-    await wait_until(lambda: len(read()) >= 3 * COUNT, lambda: f"{len(read())} are read", 60)
-    assert await consumer.terminate() == 0, consumer.errors()
-    records = read()
-    assert any(line.split("\t")[4] != "1" for line in whole_lines(out)), "keys are handled in parallel"
-    assert Counter(value for _, _, value in records) == Counter(range(3 * COUNT))
-    segments = [segment for segment, _, _ in records]
-    assert set(segments) == {0, 1, 2}
-    assert 0 not in segments[segments.count(0) :], "a parent's records come before those of its children"
-    await consume("consume.mjs", tmp_path / "again.out")
-    await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
-    await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
-    assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"
 
 
 Handled = list[tuple[int, str, int]]
@@ -105,7 +73,6 @@ async def assigned(cluster: Cluster, consumers: set[str]) -> None:
 async def test_consumers_in_python_and_javascript_share_a_segment_across_a_split_and_the_kill_of_one(
     consume: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
-    await cluster.start_spark()
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
     outs = tmp_path / "a.out", tmp_path / "b.out"
     own: Handled = []
@@ -161,7 +128,6 @@ async def drained(consume: Start, out: Path, *options: str) -> tuple[Records, li
 async def test_a_run_in_batches_ends_once_it_has_caught_up_with_a_split_and_calls_back_for_its_segments(
     consume: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
-    await cluster.start_spark()
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
     await produce(cluster, range(COUNT))
     await cluster.commands.succeed("topic", "split", "orders", "0")
@@ -197,7 +163,6 @@ async def test_a_key_that_run_has_parked_is_resumed_in_order_after_a_split_under
     consume: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
     out, subscription = tmp_path / "parked.out", ("orders", "billing")
-    await cluster.start_spark()
     for topic in ("orders", "dead"):
         await cluster.commands.succeed("topic", "create", topic, "--segments", "1")
     await cluster.commands.succeed("subscription", "create", *subscription, "--type", "stream", "--from", "earliest")
@@ -228,3 +193,37 @@ async def test_a_key_that_run_has_parked_is_resumed_in_order_after_a_split_under
     assert await worker.terminate() == 0, worker.errors()
     expected = [value for value in range(840) if value % KEYS != 5 or value >= 560]
     assert expected == sorted(value for _, _, value in printed(out, headers=()))
+
+
+async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_key_across_a_split_and_a_change_of_leader(
+    consume: Start, start: Start, cluster: Cluster, tmp_path: Path
+) -> None:
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
+    await cluster.commands.succeed("cluster", "set-shards", "4")  # by which the name belongs to another shard
+    await produce(cluster, range(COUNT))
+    out = tmp_path / "javascript.out"
+    read = partial(printed, out, headers=())
+    consumer = await consume("worker.mjs", out, "--consumer", "a")
+    await wait_until(read, "the first segment is read")
+    await cluster.commands.succeed("topic", "split", "orders", "0")
+    producer = await start("produce.mjs", cluster, tmp_path / "producer.out", stdin=subprocess.PIPE)
+    producer.stdin.write(b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in range(COUNT, 2 * COUNT)))
+    producer.stdin.close()
+    assert await producer.ended(60) == 0, producer.errors()
+    assert f"done {COUNT} resent 0" == producer.lines()[-1]
+    await wait_until(lambda: len(read()) >= 2 * COUNT, lambda: f"{len(read())} are read", 60)
+    await cluster.start_daemon("two")
+    await cluster.kill("one")
+    await produce(cluster, range(2 * COUNT, 3 * COUNT))
+    await wait_until(lambda: len(read()) >= 3 * COUNT, lambda: f"{len(read())} are read", 60)
+    assert await consumer.terminate() == 0, consumer.errors()
+    records = read()
+    assert any(line.split("\t")[4] != "1" for line in whole_lines(out)), "keys are handled in parallel"
+    assert Counter(value for _, _, value in records) == Counter(range(3 * COUNT))
+    segments = [segment for segment, _, _ in records]
+    assert set(segments) == {0, 1, 2}
+    assert 0 not in segments[segments.count(0) :], "a parent's records come before those of its children"
+    await consume("consume.mjs", tmp_path / "again.out")
+    await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
+    await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
+    assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"

@@ -16,7 +16,7 @@ from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, Secure
 from tests.support.servers.programs import wait_until
 from tests.support.servers.tls_broker import TlsBroker
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 
 async def test_a_program_says_what_is_wrong_and_continues_once_its_token_is_renewed_and_a_daemon_runs_again(

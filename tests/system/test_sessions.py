@@ -5,6 +5,7 @@ processes. Each test has its own topic. The heartbeat interval is 5 s, so missin
 everything noticed earlier was reported by the broker.
 """
 
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from bench.harness.tcp_proxy import Proxy
-from controller.settings.sections import SubscriptionSettings
+from controller.settings.sections import ClusterSettings, LogSettings, ScalingSettings, SubscriptionSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
@@ -191,3 +192,20 @@ async def test_a_consumer_that_is_cut_off_delivers_nothing_that_another_one_may_
             assert [] == await ada.get_many(10), "its queue has records, and its lease has ended"
         await proxy.heal()
         assert [b"0"] == [each.value for each in await ada.get_many(1, 60)], "registered again, it begins again"
+
+
+async def test_a_reload_applies_some_settings_names_those_that_need_a_restart_and_refuses_mistakes(cluster: Cluster):
+    """SIGHUP, without a new leader term. The last test, because the file has a mistake then."""
+    daemon, leads = cluster.daemons["one"], await cluster.daemons["one"].leads()
+    other, log = ClusterSettings(name=cluster.name, shards=3), LogSettings(format="text")
+    cluster.reload(daemon.settings.replace(cluster=other, log=log, scaling=ScalingSettings(max_segments=9)))
+    await wait_until(lambda: daemon.log_entries("log.format"), "the log names what needs a restart")
+    (cluster.folder / "one.toml").write_text("[ingest]\nqueue_bites = true\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    await wait_until(lambda: daemon.log_entries("settings.invalid"), "the log names the error")
+    assert leads == await daemon.leads() == SHARDS
+    assert "queue_bites" in daemon.log_entries("settings.invalid")[0]["error"]
+    assert ["cluster.shards", "log.format"] == [
+        each["setting"] for each in daemon.log_entries("settings.needs_restart")
+    ]
+    assert ["scaling.max_segments"] == daemon.log_entries("settings.reloaded")[-1]["applied"]

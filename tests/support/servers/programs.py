@@ -31,7 +31,7 @@ TEST_SECONDS = 150 * TIMEOUT_FACTOR
 """Time limit of one test with its fixtures: above every deadline in it, so that the deadline reports what is missing."""
 RUN_ID = "HEADGATE_TEST_RUN"
 """Environment variable with the identifier of a test run."""
-POLL_INTERVAL_SECONDS = 0.05
+POLL_INTERVAL_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +211,12 @@ async def wait_until(
 ) -> Answer:
     """Return the first true answer of ``probe``; fail with a description of ``condition`` if there is none in time.
 
-    ``interval_seconds``: pause between two probes; longer for a probe that costs what it waits for.
+    ``interval_seconds``: shortest pause between two probes. It is longer after a command, which costs what it waits for.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds * TIMEOUT_FACTOR
     while True:
+        began = loop.time()
         answer: Any = probe()
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -224,7 +225,7 @@ async def wait_until(
         if loop.time() >= deadline:
             text = condition if isinstance(condition, str) else condition()
             raise AssertionError(f"not within {seconds * TIMEOUT_FACTOR:g} s: {text}")
-        await asyncio.sleep(interval_seconds)
+        await asyncio.sleep(max(interval_seconds, min(2 * (loop.time() - began), LONGEST_PAUSE_SECONDS)))
 
 
 class HttpAddress(str):
