@@ -74,16 +74,14 @@ class DrainConnection:
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""
-        settings, socket = self._settings.drain, self._settings.drain_socket
+        settings, socket, url = self._settings.drain, self._settings.drain_socket, self._settings.ledger.url
         if not settings.spawn or settings.results is not None:
             return
         if ledger_unreachable_from_executors(self._settings):
-            log.warning(
-                "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self._settings.ledger.url
-            )
+            log.warning("drain.ledger_unreachable_from_executors", master=settings.master, ledger=url)
         folder = Path(settings.folder)
         self._supervisor = DrainSupervisor(
-            command=service_command(self._settings.ledger.url, socket, folder, spark_options(self._settings)),
+            command=service_command(url, socket, folder, spark_options(self._settings)),
             socket=socket,
             folder=folder,
             on_state=self._on_state,
