@@ -55,7 +55,7 @@ async def cluster(cluster_of_file: Cluster) -> AsyncIterator[Cluster]:
     yield cluster_of_file
     listed = await cluster_of_file.commands.succeed("topic", "list", "--json")
     for topic in reversed(listed.document()):  # "orders" before "dead", which keeps its dead letters
-        await cluster_of_file.commands.succeed("topic", "delete", topic["topic"], "--yes")
+        await cluster_of_file.commands.succeed("topic", "delete", topic["topic"], "--force", "--yes")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
