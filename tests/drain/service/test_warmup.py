@@ -11,5 +11,4 @@ def test_the_warm_up_runs_in_two_tasks(spark):
     reported: list[str] = []
     warmup.warm_up(spark, reported.append)
 
-    assert warmup.RUNS == len(reported)
-    assert reported[-1] == "warm-up run 5 of 5 completed"
+    assert reported == ["the warm-up run has completed"]
