@@ -73,7 +73,6 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 def pytest_collection_finish() -> None:
     """Exempt everything imported and collected from garbage collection, and collect the rest more rarely."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION)
     gc.enable()
