@@ -481,14 +481,15 @@ async def test_large_tables_are_read_in_several_runs(counter: Counter, tmp_path:
     assert counter.reads == [2, 3, 1], "what was read before the fault is not read again"
 
 
-async def test_a_run_that_takes_too_long_is_followed_by_smaller_ones(counter: Counter, tmp_path: Path) -> None:
-    counter.fails_above = 150
-    for at in range(200):
+async def test_a_run_that_takes_too_long_is_followed_by_smaller_ones(counter: Counter, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(count_module, "RUN_BYTES", 32 * count_module.LEAST_BYTES)
+    counter.fails_above = 10
+    for at in range(14):
         write_table(tmp_path / "t", [{"shard": "b", "seq": at, "bytes": 1, "at": at}], name=f"part-{at}")
     with pytest.raises(RunError, match=r"external.orders.entries \(.*\): the run took longer"):
         await counter(entries(tmp_path / "t"))
-    assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 200
-    assert counter.reads == [128, 72]
+    assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 14
+    assert counter.reads == [8, 6]
 
 
 async def test_a_large_file_is_read_in_pieces(counter: Counter, tmp_path: Path, monkeypatch) -> None:
