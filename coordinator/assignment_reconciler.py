@@ -26,7 +26,7 @@ from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
 from shard.reporting.explanation import SegmentHolder
 from shard.state.consumers import Holding, RegisteredConsumer
-from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
+from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate, is_gated
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
@@ -64,6 +64,8 @@ class AssignmentReconciler:
         """Revoked slice that is not divided or joined → its next owner."""
         self._in_handover: dict[SegmentSlice, tuple[float, HandoverReason]] = {}
         """Slice between two holders → when its revocation started, and why it was released."""
+        self._withdrawn: frozenset[int] = frozenset()
+        """Segments that are pruned once they have no holder."""
         self._gate: Gate | None = None
         self._blocked_since_ms: int | None = None
         self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
@@ -127,6 +129,7 @@ class AssignmentReconciler:
         `SubscriptionCoordinator.adapt` must follow.
         """
         self._gate = self._held_by_consumer = None
+        self._withdrawn = self._withdrawn.intersection(self._topic.layout.segments)
         self._next_owner.clear()
         for known in (self._revoking, self._in_handover):
             for pruned in [each for each in known if segment_of(each) not in self._topic.layout.segments]:
@@ -235,6 +238,20 @@ class AssignmentReconciler:
             notify()
             self.reconcile("positions changed", preferred_owners=preferred)
 
+    def withdraw(self, segments: Iterable[int]) -> set[int]:
+        """Let the holders of ``segments``, which are to be pruned, give them back; return those that are still held.
+
+        Only if children wait for them: a former holder would deliver what it has queued after records of the children.
+        Those of an earlier call that are not among them can be granted again.
+        """
+        subscription = self._subscription
+        waited_for = is_gated(subscription.type, subscription.order)
+        withdrawn = frozenset(segments) - subscription.drained if waited_for else frozenset()
+        if withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
+            self._continue_later(self._waiting_preferences or {})
+        return {segment_of(held) for held in subscription.holdings.held_in(withdrawn)}
+
     def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""
         released = sorted(self._subscription.holdings.held_in(segments))
@@ -282,7 +299,7 @@ class AssignmentReconciler:
         slow = {name for name, each in consumers.items() if each.stalled_at_ms is not None}.union(stalled.values())
         if len(slow) == len(consumers):
             slow.clear()
-        readable = set(gate.grantable) if slow else ()
+        readable = dict.fromkeys(segment for segment in gate.grantable if segment not in self._withdrawn)
         kept = {
             held: holding.consumer
             for held, holding in (holdings.items() if slow else ())
@@ -291,7 +308,7 @@ class AssignmentReconciler:
         return kept | compute_target(
             self._subscription,
             self._topic.layout,
-            [segment for segment in gate.grantable if segment not in kept],
+            [segment for segment in readable if segment not in kept],
             {name: each.supports_bucket_ranges for name, each in consumers.items() if name not in slow},
             {held: holding.consumer for held, holding in holdings.items() if held not in self._revoking},
             all_holders={held: holding.consumer for held, holding in holdings.items()},

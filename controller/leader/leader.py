@@ -150,6 +150,7 @@ class ShardLeader:
             apply_entries=self._apply_entries,
             take_steps=self.driver.complete,
             has_session=self.devices.sessions.exists,
+            withdraw=self.subscription_registry.withdraw,
         )
         self.backlogs = BacklogService(
             context, state, self.driver.complete, self.subscription_registry.oldest_unhandled_ms, self.commit
@@ -330,15 +331,11 @@ class ShardLeader:
         """Count a batch by its verdict. Those of registrations, seeks and quotas of objects are no batch's."""
         self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=cast("BatchVerdict", verdict)))
 
-    def _digest_bytes(self) -> int:
-        """Return the length of the digests that the cluster's feature level allows."""
-        level = self.context.feature_level()
-        return codec.MURMUR_DIGEST_BYTES if level >= MURMUR_DIGESTS else codec.SHA_DIGEST_BYTES
-
     def _store(self, batch: requests.ProduceBatch) -> Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:
             return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait: ingest.queue_bytes")
-        entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch, self._digest_bytes())
+        size = codec.MURMUR_DIGEST_BYTES if self.context.feature_level() >= MURMUR_DIGESTS else codec.SHA_DIGEST_BYTES
+        entry, records = verdicts.route_batch(self.state.topics[batch.topic], batch, digest_bytes=size)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
         return Committed(placements=entry.placements, topic_id=entry.topic_id)

@@ -33,6 +33,7 @@ from shard.requests.subscription_commands import new_subscription
 from shard.state.consumers import Holding
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
+from shard.state.topic import Topic
 from shard.steps import Steps
 from shard.subscriptions.positions import own_positions_error, registration_error
 from shard.subscriptions.refusal import Refusal, RequestRefusedError, invalid, refuse
@@ -134,6 +135,11 @@ class SubscriptionRegistry:
                 else:
                     more = members.client_disconnected(presence.client_id, at)
 
+    def withdraw(self, topic: Topic, segments: Iterable[int]) -> set[int]:
+        """See `AssignmentReconciler.withdraw`. The subscriptions of a deleted topic have no coordinator."""
+        found = [self.coordinators.get(each.subscription_id) for each in topic.subscriptions.values()]
+        return {segment for each in found if each is not None for segment in each.reconciler.withdraw(segments)}
+
     def before_entries(self, entries: Iterable[e.AnyEntry]) -> FormerHoldings:
         """Release the segments that ``entries`` are about to prune. Return the holdings that seeks are about to end."""
         former: FormerHoldings = {}
@@ -168,7 +174,9 @@ class SubscriptionRegistry:
                 for subscription_id in sorted(self.coordinators.keys() - self.state.subscriptions.keys()):
                     deleted = self.coordinators.pop(subscription_id)
                     deleted.members.subscription_deleted()
-                    self._close_later(deleted)
+                    closing = asyncio.get_running_loop().create_task(deleted.close(), name="close-coordinator")
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
 
     def _layout_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new layout: what it remembers at once, its assignment when there is time."""
@@ -326,8 +334,3 @@ class SubscriptionRegistry:
             observer=self.context.observer,
         )
         self.coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)
-
-    def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
-        task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)

@@ -10,7 +10,7 @@
    scalable topics: as long as the subscription exists.)
 5. A subscription that had no consumers for the subscription expiry retains nothing, unless it keeps dead letters, nor
    does one that is ignored, and none does if the topic ignores subscriptions. Such a subscription loses its unread
-   records, which is counted and reported.
+   records, which is counted and reported. If children wait for a segment, its holder gives it back before it is pruned.
 6. An active segment with records is rolled at an eighth of the greatest age, or of its share of the greatest size, so
    that nothing is kept for much longer (Kafka and Pulsar roll segments and ledgers likewise). It is not while a
    parent is due: then a subscription retains that, and another segment would free nothing.

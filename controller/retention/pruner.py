@@ -9,7 +9,7 @@ no tombstones.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 import structlog
@@ -53,6 +53,8 @@ class Pruner:
     take_steps: TakeSteps
     has_session: Callable[[int], bool]
     """Whether the broker may have a session of the topic with this id."""
+    withdraw: Callable[[Topic, Iterable[int]], set[int]]
+    """Lets consumers give back the segments that are to be pruned; returns those that are still held."""
     settings: RetentionSettings = field(init=False)
     """Can be replaced at any time."""
 
@@ -66,13 +68,7 @@ class Pruner:
         while True:
             await asyncio.sleep(self.context.prune_interval_seconds)
             await self.take_steps(self._prune())
-            self.context.observer.observe(
-                events.PendingDeletionsCounted(
-                    shard=self.state.shard,
-                    segments=len(self.state.tombstones),
-                    overdue_seconds=self._overdue_seconds(),
-                )
-            )
+            self._count_tombstones()
             if loop.time() < retry_at:
                 continue
             if await self._delete():
@@ -95,23 +91,29 @@ class Pruner:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
             return Decision((), _answer(pruning, pruning.segments))
-        self._report(topic, pruning)
-        entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
-        return Decision((entry,), _answer(pruning, pruning.segments))
+        return Decision((self._entry(topic, pruning.segments, request.token),), _answer(pruning, pruning.segments))
 
     def _prune(self) -> Steps[None]:
         """Prune every topic. Each is decided for itself."""
         for topic in list(self.state.topics.values()):
             yield 1
             if self._rules(topic).keeps_everything:
+                self.withdraw(topic, ())
                 continue
             if topic.external is None:
                 yield len(topic.layout.segments)
                 self._roll(topic.topic_id)
             pruning = yield from self._decide(topic.topic_id, self._rules)
-            if pruning is not None and pruning.segments:
-                self._report(topic, pruning)
-                self.apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
+            if pruning is not None and (segments := self._given_back(topic, pruning.segments)):
+                self.apply_entries((self._entry(topic, segments),))
+
+    def _given_back(self, topic: Topic, segments: Sequence[int]) -> list[int]:
+        """Return those of ``segments``, ancestors first, that no consumer has to give back before, nor an ancestor."""
+        kept = self.withdraw(topic, segments)
+        for segment in segments:
+            if not kept.isdisjoint(topic.layout.segments[segment].parents):
+                kept.add(segment)
+        return [segment for segment in segments if segment not in kept]
 
     def _rules(self, topic: Topic) -> policy.RetentionRules:
         return policy.rules_for(topic.policy, self.settings)
@@ -144,15 +146,17 @@ class Pruner:
                 return pruning
         return None
 
-    def _report(self, topic: Topic, pruning: policy.PruneDecision) -> None:
-        ends, of_topic = topic.record_ends(pruning.segments), log.bind(shard=self.state.shard, topic=topic.name)
+    def _entry(self, topic: Topic, segments: Sequence[int], token: str = "") -> e.SegmentsPruned:
+        """Return the entry of a prune, and report it."""
+        ends, of_topic = topic.record_ends(segments), log.bind(shard=self.state.shard, topic=topic.name)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
                 self.context.observer.observe(events.RecordsDropped(count=dropped))
                 found = of_topic.bind(subscription=subscription.name, records=dropped)
                 found.warning("subscription.records_dropped", unused_since_ms=subscription.consumers.unused_since_ms)
-        self.context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
-        of_topic.info("segments.pruned", segments=list(pruning.segments))
+        self.context.observer.observe(events.SegmentsPruned(count=len(segments)))
+        of_topic.info("segments.pruned", segments=list(segments))
+        return e.SegmentsPruned(topic_id=topic.topic_id, segments=list(segments), token=token)
 
     async def _delete(self) -> bool:
         """Delete the data of segments that were pruned long enough ago; return False after the first failure."""
@@ -187,9 +191,11 @@ class Pruner:
         await require_own(ledger, state, self.commit.durable)
         await require_complete(ledger, await ledger.numbers(), state.trimmed_below)
 
-    def _overdue_seconds(self) -> float:
-        oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self.state.tombstones.values()), default=0)
-        return max(0.0, oldest_ms / 1000 - self.settings.delete_delay_seconds)
+    def _count_tombstones(self) -> None:
+        shard, pending, delay = self.state.shard, self.state.tombstones, self.settings.delete_delay_seconds
+        overdue = max((self._age_ms(each.at_ms) / 1000 - delay for each in pending.values()), default=0.0)
+        counted = events.PendingDeletionsCounted(shard=shard, segments=len(pending), overdue_seconds=max(0.0, overdue))
+        self.context.observer.observe(counted)
 
     def _age_ms(self, since_ms: int) -> int:
         return self.state.time.age_ms(since_ms, self.context.now_ms())

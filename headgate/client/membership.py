@@ -14,9 +14,7 @@
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from itertools import islice
 from typing import Any, Final
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
@@ -77,7 +75,7 @@ class Confirmations:
         self._confirm = confirm
         self._on_sent = on_sent
         self._log = log
-        self._waiting: deque[Revocation] = deque()
+        self._waiting: list[Revocation] = []
         self._added = asyncio.Event()
 
     def add(self, revocation: Revocation) -> None:
@@ -88,9 +86,8 @@ class Confirmations:
     async def run(self) -> None:
         while True:
             await self._added.wait()
-            revocations = list(islice(self._waiting, MAX_CONFIRMED_SEGMENTS))
-            for _ in revocations:
-                self._waiting.popleft()
+            revocations = self._waiting[:MAX_CONFIRMED_SEGMENTS]
+            del self._waiting[:MAX_CONFIRMED_SEGMENTS]
             if not self._waiting:
                 self._added.clear()
             try:
@@ -178,11 +175,7 @@ class Holdings:
         self.confirmations = Confirmations(context.requests.confirm, self._on_confirmed, context.log)
         self.on_dropped: Callable[[], None] = lambda: None
         """Called when a segment of a CHECKPOINT consumer is stopped at once."""
-        self._kind = context.kind
-        self._feed = context.feed
-        self._acknowledger = context.acknowledger
-        self._tasks = context.tasks
-        self._log = context.log
+        self._context = context
         self.callbacks = callbacks
         self.decisions = HeldSegments()
         self._closed = False
@@ -190,7 +183,7 @@ class Holdings:
     def generations(self) -> list[tuple[int, int]]:
         """Return (segment, generation) of every holding, for a heartbeat."""
         self.decisions.may_lack_grants = False
-        return self._feed.generations()
+        return self._context.feed.generations()
 
     def registered(self, leader_epoch: int, reply: Registered) -> None:
         self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
@@ -210,8 +203,8 @@ class Holdings:
         if self.handling is not None:
             await self.handling.close()
         self._closed = True
-        await self._feed.close()
-        await self._revoked(self._feed.generations(), self.finish_seconds)
+        await self._context.feed.close()
+        await self._revoked(self._context.feed.generations(), self.finish_seconds)
 
     async def _revoked(self, keys: list[HeldKey], seconds_left: float) -> None:
         if (call := self.callbacks.revoked(keys, seconds_left)) is not None:
@@ -222,27 +215,27 @@ class Holdings:
             return
         for key in changes.stop:
             self._drop(key)
-            self._log.info("segment.dropped", segment=key[0], generation=key[1])
-            if self._kind == SubscriptionType.CHECKPOINT:
+            self._context.log.info("segment.dropped", segment=key[0], generation=key[1])
+            if self._context.kind == SubscriptionType.CHECKPOINT:
                 self.on_dropped()
         self.callbacks.revoked(changes.stop, 0.0)
         for revocation in changes.finish:
-            self._tasks.spawn(self._finish(revocation), f"finish-{revocation.segment}")
+            self._context.tasks.spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
             self.confirmations.add(revocation)
         call = self.callbacks.granted(changes.start)
         for grant in changes.start:
-            begun = self._feed.begin(grant, call)
-            self._acknowledger.unstored.begin((grant.segment, grant.generation), begun.acknowledged)
+            begun = self._context.feed.begin(grant, call)
+            self._context.acknowledger.unstored.begin((grant.segment, grant.generation), begun.acknowledged)
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
-            self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
+            self._context.log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
     async def _finish(self, revocation: Revocation) -> None:
         """Rules 2 and 3."""
         key = (revocation.segment, revocation.generation)
-        if (holding := self._feed.holdings.get(key)) is None:
+        if (holding := self._context.feed.holdings.get(key)) is None:
             return  # The leader has ended it in the turn in which it asked for it.
-        self._feed.stop(holding)
+        self._context.feed.stop(holding)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.finish_seconds
         if self.handling is not None:
@@ -252,31 +245,31 @@ class Holdings:
             except TimeoutError:
                 self.handling.ended(key)
         await self._revoked([key], deadline - loop.time())
-        if self._kind != SubscriptionType.CHECKPOINT:
+        if self._context.kind != SubscriptionType.CHECKPOINT:
             try:
                 async with asyncio.timeout_at(deadline):
-                    while not holding.is_acknowledged(self._kind) and self._feed.holds(holding):
+                    while not holding.is_acknowledged(self._context.kind) and self._context.feed.holds(holding):
                         holding.progress.clear()
                         await holding.progress.wait()
             except TimeoutError:
-                self._log.warning("segment.released_unacknowledged", segment=revocation.segment)
+                self._context.log.warning("segment.released_unacknowledged", segment=revocation.segment)
             try:
-                await self._acknowledger.flush(max(1.0, deadline - loop.time()), [key])
+                await self._context.acknowledger.flush(max(1.0, deadline - loop.time()), [key])
             except AcknowledgementsNotStoredError:
-                if self._acknowledger.unstored.has_negative([key]):
+                if self._context.acknowledger.unstored.has_negative([key]):
                     return
-                self._acknowledger.give_up(key)
-        if self._feed.holds(holding):
+                self._context.acknowledger.give_up(key)
+        if self._context.feed.holds(holding):
             self.confirmations.add(revocation)
 
     def _on_confirmed(self, revocation: Revocation) -> None:
         self.decisions.confirmed(revocation)
         self._drop((revocation.segment, revocation.generation))
-        self._feed.own.discard(SegmentId(revocation.segment))
+        self._context.feed.own.discard(SegmentId(revocation.segment))
 
     def _drop(self, key: HeldKey) -> None:
-        self._feed.drop(*key)
-        self._acknowledger.end(key)
+        self._context.feed.drop(*key)
+        self._context.acknowledger.end(key)
         if self.handling is not None:
             self.handling.ended(key)
 
@@ -291,14 +284,11 @@ class Membership:
         open_feed: Callable[[int, int], None],
     ) -> None:
         """``open_feed`` gets the shard and the id of the topic, at each registration."""
-        self._client = context.client
+        self._context = context
         self.requests = context.requests
-        self._feed = context.feed
         self._holdings = holdings
         self._deliveries = deliveries
         self._chunks = AnnouncedChunks(context.client, context.feed, context.log)
-        self._tasks = context.tasks
-        self._log = context.log
         self._open_feed = open_feed
         self._shard = 0
         self._registration_needed = asyncio.Event()
@@ -308,29 +298,29 @@ class Membership:
         self._forbidden_since: float | None = None
         """Loop time since which every request was forbidden; None: the newest was not."""
         deliveries.sender.heartbeat = deliveries.parking.heartbeat = self.heartbeat
-        self._feed.queue.lease.on_end = self.lease_ended
+        self._context.feed.queue.lease.on_end = self.lease_ended
         self._cleanup_callbacks: list[Callable[[], None]] = []
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
-        client, self._shard = self._client, shard
+        client, self._shard = self._context.client, shard
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         await self.requests.open(shard, client.now_ms(), timeout_seconds)
         key = self.requests.push_key
         client.replies.expect_pushes(key, self._on_push)
         self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))
-        self._cleanup_callbacks.append(await client.watch_head(shard, self._feed.head.advance))
+        self._cleanup_callbacks.append(await client.watch_head(shard, self._context.feed.head.advance))
         await self.register(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._cleanup_callbacks.append(client.on_leader(shard, lambda _: self._registration_needed.set()))
         # The leader says whether the segment was pruned before its end.
         self._holdings.on_dropped = self._registration_needed.set
-        self._tasks.spawn(self._maintain_registration(), "membership")
-        self._tasks.spawn(self._holdings.confirmations.run(), "confirmations")
+        self._context.tasks.spawn(self._maintain_registration(), "membership")
+        self._context.tasks.spawn(self._holdings.confirmations.run(), "confirmations")
 
     def close(self) -> None:
         for remove in self._cleanup_callbacks:
             remove()
         self._cleanup_callbacks.clear()
-        self._feed.queue.lease.close()
+        self._context.feed.queue.lease.close()
         self._chunks.close()
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
@@ -338,26 +328,26 @@ class Membership:
         try:
             await self.requests.leave(timeout_seconds, failed=failed)
         except (NoLeaderError, RequestRejectedError) as error:
-            self._log.warning("consumer.leave_failed", reason=str(error))
+            self._context.log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._holdings.decisions.registration_requested()
         asked_at = asyncio.get_running_loop().time()
-        registered, leader_epoch = await self.requests.register(self._feed.own_positions, timeout_seconds)
-        self._feed.head.advance(registered.head)
+        registered, leader_epoch = await self.requests.register(self._context.feed.own_positions, timeout_seconds)
+        self._context.feed.head.advance(registered.head)
         self._deliveries.policy = registered.policy
         self._interval_seconds = registered.heartbeat_interval_seconds
         self._open_feed(self._shard, registered.topic_id)
         self._holdings.registered(leader_epoch, registered)
-        self._feed.queue.lease.begin(asked_at, registered.lease_seconds)
-        self._feed.queue.wake()
+        self._context.feed.queue.lease.begin(asked_at, registered.lease_seconds)
+        self._context.feed.queue.wake()
         if self._holdings.handling is not None:
             self._holdings.handling.start()
-        self._feed.own = {SegmentId(segment) for segment, _ in self._feed.holdings}
+        self._context.feed.own = {SegmentId(segment) for segment, _ in self._context.feed.holdings}
 
     def lease_ended(self) -> None:
-        self._log.warning("consumer.lease_ended", reason=self._client.unanswered(self._shard))
-        if self._feed.reads_by_call:
+        self._context.log.warning("consumer.lease_ended", reason=self._context.client.unanswered(self._shard))
+        if self._context.feed.reads_by_call:
             self._holdings.drop_all()
 
     @property
@@ -368,19 +358,19 @@ class Membership:
 
     async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
-        asked, handling = self._feed.totals.asked, self._holdings.handling
+        asked, handling = self._context.feed.totals.asked, self._holdings.handling
         asked_at = asyncio.get_running_loop().time()
         alive = await self.requests.heartbeat(
             self._holdings.generations(),
-            self._feed.unhandled,
+            self._context.feed.unhandled,
             asks_unread=asks_unread,
             problem=self._deliveries.sender.problem,
             ready=asked != self._asked_before if handling is None else handling.schedule.is_free,
             follows=self._chunks.follows,
         )
         self._asked_before = asked
-        self._feed.queue.lease.extend(asked_at)
-        self._feed.head.advance(alive.head)
+        self._context.feed.queue.lease.extend(asked_at)
+        self._context.feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
         await self._chunks.heard(self._shard, alive)
         return alive
@@ -398,7 +388,7 @@ class Membership:
                 await (self.register() if registers else self.heartbeat())
                 self._forbidden_since = None
             except NoLeaderError as error:
-                self._log.warning("consumer.no_leader", reason=str(error))
+                self._context.log.warning("consumer.no_leader", reason=str(error))
             except (FencedError, OtherHistoryError):
                 raise
             except RequestRejectedError as error:
@@ -408,11 +398,11 @@ class Membership:
                     raise
                 else:
                     # Evicted while disconnected. The registration shows whether for good.
-                    self._log.warning("consumer.heartbeat_rejected", reason=str(error))
+                    self._context.log.warning("consumer.heartbeat_rejected", reason=str(error))
                     self._holdings.drop_all()
                     registers = True
             else:
-                registers = not self._feed.may_deliver
+                registers = not self._context.feed.may_deliver
             if registers:
                 self._registration_needed.set()
             pause_seconds = 0.0 if self._chunks.follows > followed else self._interval_seconds
@@ -423,7 +413,7 @@ class Membership:
         self._forbidden_since = now if self._forbidden_since is None else self._forbidden_since
         if now - self._forbidden_since >= FORBIDDEN_SECONDS:
             raise forbidden
-        self._log.warning("consumer.forbidden", reason=str(forbidden))
+        self._context.log.warning("consumer.forbidden", reason=str(forbidden))
         await asyncio.sleep(self._interval_seconds)
 
     def _on_push(self, push: Push) -> None:
@@ -432,8 +422,8 @@ class Membership:
         if isinstance(push, AssignmentChanged):
             self._holdings.changed(push)
         elif isinstance(push, ConsumerFenced) and self.requests.subscription_id:
-            self._log.warning("consumer.fenced", reason=push.reason)
-            known = self._client.leader(self._shard)
+            self._context.log.warning("consumer.fenced", reason=push.reason)
+            known = self._context.client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:
                 self._holdings.drop_all()
                 # The reply shows whether another program has this name, or this one was only evicted.

@@ -21,12 +21,14 @@ def environment(request: pytest.FixtureRequest) -> str:
     return name
 
 
-async def waiting_line(join: Join) -> tuple[Candidate, Candidate, Candidate]:
-    """Return the holder and two contenders, in the order of the queue."""
+async def waiting_line(join: Join, *, nominates: bool = False) -> tuple[Candidate, Candidate, Candidate]:
+    """Return the holder and two contenders, in the order of the queue. The last one may be nominated."""
     a, b = await leader_and_contender(join)
     c = await join("c")
     c.elections.contend(0)
     await until(lambda: seen(a, "a", "bc") and seen(c, "a", "bc"))
+    if nominates:
+        await nominate(a, c, "c")
     return a, b, c
 
 
@@ -131,8 +133,7 @@ async def test_an_operator_can_have_a_lock_kept_where_it_is(join: Join) -> None:
 
 
 async def test_a_lock_can_be_kept_after_a_transfer_was_abandoned(join: Join) -> None:
-    a, b, c = await waiting_line(join)
-    await nominate(a, c, "c")
+    a, b, c = await waiting_line(join, nominates=True)
 
     a.elections.nominate(0, "")
     a.elections.keep(0)
@@ -141,8 +142,7 @@ async def test_a_lock_can_be_kept_after_a_transfer_was_abandoned(join: Join) -> 
 
 
 async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Join) -> None:
-    a, b, c = await waiting_line(join)
-    await nominate(a, c, "c")
+    a, b, c = await waiting_line(join, nominates=True)
 
     c.withdraw(0)
     await until(lambda: seen(a, "a", "b"))
@@ -152,8 +152,7 @@ async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Joi
 
 
 async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
-    a, b, c = await waiting_line(join)
-    await nominate(a, c, "c")
+    a, b, c = await waiting_line(join, nominates=True)
 
     c.withdraw(0)
 
@@ -216,8 +215,7 @@ async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
 @pytest.mark.usefixtures("short_session")
 async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarness, join: Join) -> None:
     """The session of the holder has expired meanwhile, so another one is entitled already, by the order of the queue."""
-    a, b, c = await waiting_line(join)
-    await nominate(a, c, "c")
+    a, b, c = await waiting_line(join, nominates=True)
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
 
@@ -275,8 +273,7 @@ async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None
 
 
 async def test_a_nomination_ends_with_the_place_of_its_holder(join: Join) -> None:
-    a, b, c = await waiting_line(join)
-    await nominate(a, c, "c")
+    a, b, c = await waiting_line(join, nominates=True)
     a.withdraw(0)
     await until(lambda: c.first == {0})
     a.elections.contend(0)

@@ -262,7 +262,8 @@ BUGS = (
     Bug("A topic is created without asking its older places.", "headgate.client.cluster_watch:TopicPlaces._look", _not_asking, "growth"),
     # Feature levels
     Bug("What a later level allows is done before.", f"{LEVELS}:refusal", always(None), "upgrade"),
-    Bug("A batch has the digest of a later level.", "controller.leader.leader:ShardLeader._digest_bytes", always(MURMUR_DIGEST_BYTES), "upgrade"),
+    Bug("A batch has the digest of a later level.", "shard.requests.verdicts:route_batch",
+        lambda right, *args, **_: right(*args, digest_bytes=MURMUR_DIGEST_BYTES), "upgrade"),
     Bug("The level rises beside daemons that do not support it.", f"{LEVELS}:judged",
         lambda right, *args: with_fields(right(*args), problems=()), "upgrade"),
     # What is remembered of a topic, and what is said about a subscription

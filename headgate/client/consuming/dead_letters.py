@@ -53,18 +53,14 @@ class DeadLetterSender:
         """Why some could not be sent; empty: they could."""
         self.heartbeat: Heartbeat | None = None
         """Asks for what is to be sent next."""
-        self._client = context.client
-        self._requests = context.requests
-        self._feed = context.feed
-        self._tasks = context.tasks
-        self._log = context.log
+        self._context = context
         self._sending = False
 
     def start(self) -> None:
         """Send until there are no more, or one cannot be sent. The next heartbeat that has some starts it again."""
         if not self._sending:
             self._sending = True
-            self._tasks.spawn(self._send_all(), "dead-letters")
+            self._context.tasks.spawn(self._send_all(), "dead-letters")
 
     async def _send_all(self) -> None:
         assert self.heartbeat is not None, "the membership has not begun"
@@ -77,17 +73,17 @@ class DeadLetterSender:
                 await self._send(alive)
                 if self.problem:
                     if self.problem != known:  # once: an operator acts, or it ends
-                        self._log.error("dead_letters.not_sent", reason=self.problem)
+                        self._context.log.error("dead_letters.not_sent", reason=self.problem)
                     return
         except (NoLeaderError, RequestRejectedError) as error:
-            self._log.warning("dead_letters.interrupted", reason=str(error))
+            self._context.log.warning("dead_letters.interrupted", reason=str(error))
         finally:
             self._sending = False
 
     async def _send(self, alive: HeartbeatReply) -> None:
         producer = Producer.of_program(
-            self._client,
-            self._requests.dead_letter_producer(alive),
+            self._context.client,
+            self._context.requests.dead_letter_producer(alive),
             ProducerSettings(delivery_timeout_seconds=SEND_SECONDS, reserved_headers=True),
         )
         async with producer:
@@ -99,7 +95,7 @@ class DeadLetterSender:
                 except NOT_SENT as error:
                     self.problem = f"dead-letter topic {topic!r}: {error}"[:MAX_PROBLEM_CHARACTERS]
                 if stored:
-                    await self._requests.confirm_dead_letters(stored)
+                    await self._context.requests.confirm_dead_letters(stored)
 
     async def _send_to(
         self, producer: Producer, topic: str, letters: Iterable[DeadLetter], stored: list[tuple[int, int]]
@@ -118,10 +114,10 @@ class DeadLetterSender:
             stored.append((letter.number, letter.died_at_ms))
 
     async def _store(self, producer: Producer, letter: DeadLetter) -> Delivery:
-        found = await self._feed.read_one(letter.segment, letter.offset, letter.start_chunk)
+        found = await self._context.feed.read_one(letter.segment, letter.offset, letter.start_chunk)
         _, (timestamp_ms,), (key,), (value,), (headers,) = found
         # A record that was dead before keeps its newest origin only.
-        headers = (*without_origin(headers), *self._requests.origin(letter).headers())
+        headers = (*without_origin(headers), *self._context.requests.origin(letter).headers())
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
         return await producer.send(
             letter.topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=position

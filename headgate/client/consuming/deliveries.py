@@ -53,16 +53,13 @@ class Deliveries:
         self.returned: deque[ConsumedRecord] = deque()
         """Records that were taken from the feed and are handed over next."""
         self.feed = context.feed
-        self._acknowledger = context.acknowledger
-        self._requests = context.requests
-        self._tasks = context.tasks
-        self._log = context.log
+        self._context = context
         self._due: list[tuple[float, int, HeldSegment, Redelivery | ConsumedRecord]] = []
         """A heap: (loop time, rising number, holding, what is delivered again)."""
         self._numbers = count()
         self._changed = asyncio.Event()
         self.feed.on_failed = self._schedule
-        self._acknowledger.on_negative = self._on_stored
+        self._context.acknowledger.on_negative = self._on_stored
 
     def heard(self, alive: HeartbeatReply, asked_at: float) -> None:
         """Follow the leader's reply to a heartbeat of loop time ``asked_at``."""
@@ -74,8 +71,8 @@ class Deliveries:
 
     def start(self) -> None:
         """Deliver again, and time out, until the tasks of the consumer end."""
-        self._tasks.spawn(self._deliver_again(), "redeliveries")
-        self._tasks.spawn(self._time_out(), "time-outs")
+        self._context.tasks.spawn(self._deliver_again(), "redeliveries")
+        self._context.tasks.spawn(self._time_out(), "time-outs")
 
     # The program
 
@@ -95,7 +92,7 @@ class Deliveries:
     async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         if not self.begins:
             return records
-        begun, _ = await asyncio.gather(self._begin_parts(records), self._acknowledger.send())
+        begun, _ = await asyncio.gather(self._begin_parts(records), self._context.acknowledger.send())
         return begun
 
     def acknowledge(self, record: ConsumedRecord) -> None:
@@ -105,10 +102,10 @@ class Deliveries:
         delivery = holding.end_delivery(record.offset)
         segment, generation, offset = record.segment, record.generation, record.offset
         if delivery == 1:
-            self._acknowledger.acknowledge((segment, generation), offset, offset + 1)
+            self._context.acknowledger.acknowledge((segment, generation), offset, offset + 1)
         else:
             single = Acknowledgement(segment, generation, offset, offset + 1, delivery)
-            self._acknowledger.acknowledge_single(offset, single)
+            self._context.acknowledger.acknowledge_single(offset, single)
 
     def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str) -> None:
         text = failure_text(reason)
@@ -129,7 +126,7 @@ class Deliveries:
         if holding is not None and present == record.delivery_count:
             return holding
         if holding is None or present is not None or record.offset in holding.deliveries.retrying:
-            self._acknowledger.unstored.late += 1
+            self._context.acknowledger.unstored.late += 1
         return None
 
     def _fail(self, holding: HeldSegment, offset: int, bucket: int, delay_seconds: float, reason: str) -> None:
@@ -137,7 +134,7 @@ class Deliveries:
         holding.deliveries.retrying[offset] = asyncio.get_running_loop().time() + delay_seconds
         key = holding.grant.segment, holding.grant.generation
         failed = NegativeAcknowledgement(*key, offset, bucket, delivery, round(delay_seconds * 1000), reason)
-        self._acknowledger.acknowledge_single(offset, failed)
+        self._context.acknowledger.acknowledge_single(offset, failed)
 
     # Beginning
 
@@ -151,13 +148,13 @@ class Deliveries:
             named = [(each.segment, each.generation, each.offset, self._bucket(each)) for each in records]
             begun = [BegunRecord(*name, each.delivery_count) for name, each in zip(named, records, strict=True)]
             try:
-                return self._begun(records, await self._requests.begin(begun))
+                return self._begun(records, await self._context.requests.begin(begun))
             except (FencedError, OtherHistoryError):
                 raise
             except (NoLeaderError, RequestRejectedError) as error:
-                if self._tasks.failure is not None:
-                    raise self._tasks.failure from error
-                self._log.warning("deliveries.not_begun", reason=str(error))
+                if self._context.tasks.failure is not None:
+                    raise self._context.tasks.failure from error
+                self._context.log.warning("deliveries.not_begun", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         return []
 
@@ -169,7 +166,7 @@ class Deliveries:
                 continue  # It is another consumer's now.
             holding = self.feed.holdings[record.segment, record.generation]
             if index in rejected:
-                self._log.info("delivery.rejected", segment=record.segment, reason=rejected[index])
+                self._context.log.info("delivery.rejected", segment=record.segment, reason=rejected[index])
                 holding.end_delivery(record.offset)
             elif index in reply.delayed:
                 holding.end_delivery(record.offset)
@@ -225,7 +222,7 @@ class Deliveries:
                 try:
                     await self.feed.deliver_again(holding, again)
                 except StoreUnavailableError as error:
-                    self._log.warning("redelivery.delayed", reason=str(error))
+                    self._context.log.warning("redelivery.delayed", reason=str(error))
                     self._push(holding, again, loop.time() + RETRY_SECONDS)
             else:
                 del holding.deliveries.retrying[again.offset]

@@ -125,11 +125,7 @@ class Parking:
         """Asks which keys are being resumed."""
         self.problem = ""
         """Why the last step of a resumption failed; empty: it did not."""
-        self._requests = context.requests
-        self._feed = context.feed
-        self._acknowledger = context.acknowledger
-        self._tasks = context.tasks
-        self._log = context.log
+        self._context = context
         self._stored = ParkedRecords(context.client, context.requests.is_own)
         self._asking: set[tuple[HeldSegment, bytes]] = set()
         """Keys that are about to be parked by this consumer."""
@@ -137,14 +133,14 @@ class Parking:
         """Loop time at which a key was last parked no more."""
         self._reads = asyncio.Semaphore(1)
         """The dead-letter topic is read for one key at a time."""
-        self._feed.on_parked = self.divert
+        self._context.feed.on_parked = self.divert
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record``, and the record with it. Raises RequestRejectedError: it cannot be parked."""
-        holding = self._feed.holdings.get((record.segment, record.generation))
+        holding = self._context.feed.holdings.get((record.segment, record.generation))
         state = None if holding is None else holding.parked.get(record.key)
         if holding is None or (not record.parked_number and record.offset < holding.acknowledged):
-            self._acknowledger.unstored.late += 1
+            self._context.acknowledger.unstored.late += 1
         elif record.parked_number and (state is None or not state.is_delivered(record.parked_number)):
             pass  # Its key was parked again with an earlier record.
         elif state is not None and not record.parked_number:
@@ -165,16 +161,16 @@ class Parking:
             raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
         self._asking.add((holding, record.key))
         try:
-            while self._feed.holds(holding):
+            while self._context.feed.holds(holding):
                 try:
-                    await self._requests.park(record, failure_text(reason))
+                    await self._context.requests.park(record, failure_text(reason))
                 except NoLeaderError as error:
-                    if self._tasks.failure is not None:
-                        raise self._tasks.failure from error
-                    self._log.warning("key.not_parked", reason=str(error))
+                    if self._context.tasks.failure is not None:
+                        raise self._context.tasks.failure from error
+                    self._context.log.warning("key.not_parked", reason=str(error))
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
-                    return self._feed.holds(holding)
+                    return self._context.feed.holds(holding)
         finally:
             self._asking.discard((holding, record.key))
         return False
@@ -182,22 +178,22 @@ class Parking:
     def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
         """Rule 2."""
         key = holding.grant.segment, holding.grant.generation
-        self._acknowledger.unstored.add_parked(ParkedRecord(*key, record.offset, record.key))
-        if self._acknowledger.unstored.is_full(key):
+        self._context.acknowledger.unstored.add_parked(ParkedRecord(*key, record.offset, record.key))
+        if self._context.acknowledger.unstored.is_full(key):
             holding.deliveries.has_capacity.clear()
         holding.read_offset = max(holding.read_offset, record.offset + 1)
-        self._feed.acknowledge_skipped(*key)
+        self._context.feed.acknowledge_skipped(*key)
 
     def acknowledge(self, record: ConsumedRecord) -> None:
         """Acknowledge a record that was resumed, and those of its key before it."""
-        holding = self._feed.holdings.get((record.segment, record.generation))
+        holding = self._context.feed.holdings.get((record.segment, record.generation))
         state = None if holding is None else holding.parked.get(record.key)
         if holding is None or state is None or not state.is_delivered(record.parked_number):
-            self._acknowledger.unstored.late += 1
+            self._context.acknowledger.unstored.late += 1
         else:
             state.acknowledged = record.parked_number
             resumed = ResumedKey(record.segment, record.generation, record.key, record.parked_number)
-            self._acknowledger.resume(resumed)
+            self._context.acknowledger.resume(resumed)
             holding.progress.set()
 
     # Resuming
@@ -205,7 +201,7 @@ class Parking:
     def heard(self, resuming: list[ResumingKey], asked_at: float) -> None:
         """Begin to resume the keys that the leader names in reply to a question at loop time ``asked_at``."""
         for named in resuming:
-            holding = self._feed.holdings.get((named.segment, named.generation))
+            holding = self._context.feed.holdings.get((named.segment, named.generation))
             if holding is None or holding.stopped:
                 continue
             state = holding.parked.get(named.key)
@@ -216,11 +212,11 @@ class Parking:
             if state.parked_at < asked_at:
                 state.is_resuming = True
                 state.queued = state.delivered = state.acknowledged = named.number
-                self._tasks.spawn(self._resume(holding, state, named), "resume-key")
+                self._context.tasks.spawn(self._resume(holding, state, named), "resume-key")
 
     async def _resume(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Resume until that has ended. If the segment is revoked, what was delivered can still be acknowledged."""
-        while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
+        while state.is_resuming and self._context.feed.holds(holding) and not holding.stopped:
             try:
                 await self._continue(holding, state, named)
                 self.problem = ""
@@ -228,7 +224,7 @@ class Parking:
                     named = await self._present(state, named)
             except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
                 if self.problem != (text := str(error)):  # once: an operator acts, or it ends
-                    self._log.error("key.not_resumed", key=repr(named.key), reason=text)
+                    self._context.log.error("key.not_resumed", key=repr(named.key), reason=text)  # noqa: TRY400 - no bug
                 self.problem = text
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -255,19 +251,19 @@ class Parking:
             named.last == named.number == state.queued
             and state.held is not None
             and holding.taken_end >= state.queued_end
-            and not self._acknowledger.unstored.has_parked((named.segment, named.generation), named.key)
+            and not self._context.acknowledger.unstored.has_parked((named.segment, named.generation), named.key)
         ):
-            await self._requests.unpark(named)
+            await self._context.requests.unpark(named)
             self._unparked_at = now()
-            if self._feed.holds(holding):
-                self._log.info("key.resumed", key=repr(named.key))
+            if self._context.feed.holds(holding):
+                self._context.log.info("key.resumed", key=repr(named.key))
                 holding.parked.pop(named.key, None)
             state.end_resumption()
 
     async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         end = min(named.stored, state.queued + RESUMED_RECORDS)
         async with self._reads:
-            parked = {key for each in self._feed.holdings.values() for key in each.parked}
+            parked = {key for each in self._context.feed.holdings.values() for key in each.parked}
             found, newest = await self._stored.take(named.topic, named.key, range(state.queued + 1, end + 1), parked)
             newest = min(newest, named.stored)
             for number in sorted(found):
@@ -276,7 +272,7 @@ class Parking:
                     state.queued = number
                     state.expected.append(number)
                     record = self._consumed(holding, found[number], number)
-                    await self._feed.queue.put(holding, iter([record]))
+                    await self._context.feed.queue.put(holding, iter([record]))
         if state.is_resuming and not holding.stopped:
             self._pass(named, state, end, newest)
 
@@ -290,12 +286,12 @@ class Parking:
                 raise LedgerError(
                     f"{missing} records are not in topic {named.topic!r}: if it has lost them, drop the key"
                 )
-            self._log.error("key.records_missing", key=repr(named.key), records=missing)
+            self._context.log.error("key.records_missing", key=repr(named.key), records=missing)
             state.queued = end
 
     def _consumed(self, holding: HeldSegment, record: LedgerRecord, number: int) -> ConsumedRecord:
         return ConsumedRecord(
-            self._requests.push_key[0],
+            self._context.requests.push_key[0],
             SegmentId(holding.grant.segment),
             Offset(record.offset),
             record.key,

@@ -65,11 +65,12 @@ class Shard:
 
 
 @asynccontextmanager
-async def running(shard: Shard) -> AsyncIterator[asyncio.Task[None]]:
+async def running(given: Shard | None = None) -> AsyncIterator[tuple[Shard, asyncio.Task[None]]]:
+    shard = given or Shard()
     task = asyncio.create_task(shard.commit.run())
     try:
         async with asyncio.timeout(600):
-            yield task
+            yield shard, task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -83,8 +84,7 @@ async def ended(task: asyncio.Task[None]) -> Event:
 
 async def test_entries_proposed_during_a_write_share_the_next_chunk() -> None:
     """Group commit: three proposals, two chunks, no artificial delay."""
-    shard = Shard()
-    async with running(shard):
+    async with running() as (shard, _):
         shard.create("a")
         await asyncio.sleep(0.1)
         shard.create("b")
@@ -113,8 +113,7 @@ def propose_many(shard: Shard, count: int = 2000) -> ChunkBuilder:
 
 
 async def test_many_records_are_encoded_in_a_turn_of_their_own_while_the_chunk_before_is_written() -> None:
-    shard = Shard()
-    async with running(shard):
+    async with running() as (shard, _):
         shard.create("a")
         await asyncio.sleep(0.1)
         builder = propose_many(shard)
@@ -190,7 +189,7 @@ async def test_a_fault_of_the_store_ends_the_term_without_a_reply(
 ) -> None:
     shard = Shard()
     fault(shard.store)
-    async with running(shard) as task:
+    async with running(shard) as (_, task):
         shard.create("a")
         assert event is await ended(task)
     assert ([], seconds) == (shard.sent, int(asyncio.get_running_loop().time()))
@@ -206,7 +205,7 @@ async def test_an_unknown_outcome_ends_the_term_without_a_reply(cause: str, monk
     elif cause == "not durable":
         monkeypatch.setattr(shard.store, "create", AsyncMock(side_effect=NotDurableError("cannot sync")))
         monkeypatch.setattr(shard.store, "read", AsyncMock(side_effect=AssertionError("the cache proves nothing")))
-    async with running(shard) as task:
+    async with running(shard) as (_, task):
         shard.create("a")
         assert Event.OUTCOME_UNKNOWN is await ended(task)
     assert [] == shard.sent
@@ -227,8 +226,7 @@ async def test_a_write_that_certainly_failed_is_retried() -> None:
 
 async def test_a_barrier_is_a_chunk_created_afterwards() -> None:
     """Also while another chunk is being written, which may have been created before the decision."""
-    shard = Shard()
-    async with running(shard):
+    async with running() as (shard, _):
         shard.create("a")
         await asyncio.sleep(0.9)
         shard.commit.when_durable(shard.commit.barrier(), lambda: shard.sent.append("after barrier"))
@@ -273,8 +271,7 @@ async def test_a_leader_that_yields_pauses_between_commits() -> None:
 
 
 async def test_an_idle_leader_notices_its_successor() -> None:
-    shard = Shard()
-    async with running(shard):
+    async with running() as (shard, _):
         await shard.commit.check_for_successor()
         await shard.ledger.append(2, b"another term's")
         with pytest.raises(TermEndedError) as caught:

@@ -45,8 +45,7 @@ async def prepare(leader, client):
 
 
 async def test_counts_cover_all_topics():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
+    async with OneShard().led() as (leader, client):
         await prepare(leader, client)
         leader.on_presence(Presence(client_id=client.address, online=False))
         (counted,) = shard_statuses(
@@ -60,8 +59,7 @@ async def test_counts_cover_all_topics():
 
 
 async def test_documents_are_what_describe_and_backlog_answer():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
+    async with OneShard().led() as (leader, client):
         await prepare(leader, client)
         topic = await topic_document(leader, "a")
         found = await subscription_document(leader, "a", "t")
@@ -78,8 +76,7 @@ async def test_documents_are_what_describe_and_backlog_answer():
 
 
 async def test_unknown_names_are_errors():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
+    async with OneShard().led() as (leader, client):
         await prepare(leader, client)
         with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
             await topic_document(leader, "x")
@@ -126,8 +123,7 @@ async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again
 
 
 async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an_older_count():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
+    async with OneShard().led() as (leader, client):
         segments = [requests.SegmentImport(segment="s0")]
         reply = await client.call(requests.ImportTopic, topic="e", token="i", segments=segments, positions="offsets")
         assert isinstance(reply, TopicImportReply), reply

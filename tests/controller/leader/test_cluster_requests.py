@@ -86,8 +86,7 @@ async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
 
 @pytest.mark.virtual_time
 async def test_a_client_receives_a_refusal_that_is_decided_later() -> None:
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
+    async with OneShard().led() as (_, client):
         refused = await client.call(TransferShard, daemon="b", token="t")
 
     assert isinstance(refused, Rejected), refused

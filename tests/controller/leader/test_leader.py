@@ -66,8 +66,7 @@ async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_ho
 
 
 async def test_a_batch_without_an_epoch_is_refused() -> None:
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
+    async with OneShard().led() as (_, client):
         rejected = await client.call(ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
 
     assert "invalid" == rejected.verdict
@@ -125,8 +124,7 @@ async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
 
 async def test_a_refused_registration_creates_no_subscription() -> None:
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c1", "incarnation": 1}
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
+    async with OneShard().led() as (leader, client):
         await created(client)
         rejected = await client.call(RegisterConsumer, **consumer, subscription_type="QUEUE", order="strict")
         assert {} == leader.state.topics["orders"].subscriptions

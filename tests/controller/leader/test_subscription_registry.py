@@ -58,8 +58,7 @@ async def test_the_consumers_of_a_client_that_is_gone_are_marked_in_steps_of_a_l
     ids=["segment", "consumer", "subscription", "split", "topic"],
 )
 async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, fields, reason):
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
+    async with OneShard().led() as (_, client):
         await client.call(CreateTopic, topic="orders", segments=2, token="1")
         await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM")
 

@@ -169,10 +169,6 @@ def test_a_sealed_segment_is_pruned_or_retained_for_a_reason(
     assert ((0,), {}) == (found.segments, found.retained) if reason is None else reason in found.retained[0]
 
 
-def test_a_segment_is_retained_for_an_unlimited_time() -> None:
-    assert pruning(SPLIT, max_age_ms=-1, now_ms=10**15).segments == ()
-
-
 def test_a_segment_without_a_record_is_retained_for_a_subscription_of_unknown_type() -> None:
     retained = pruning(Layout.initial(1, 0).split(0, 0, 0), subscription(None)).retained
     assert retained == {0: "subscription 's' has acknowledged 0 of 0 records"}

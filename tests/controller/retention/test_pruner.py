@@ -17,6 +17,7 @@ from headgate.ledger.compacted import create_manifest
 from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.protocol import requests
+from headgate.protocol.replies import Revocation
 from shard.steps import complete
 from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.worlds.one_shard import BareClient, OneShard
@@ -204,6 +205,18 @@ async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pru
         assert [(1, 0)] == [(each.segment, each.first_offset) for each in reply.placements]
         assert 3 == answer.subscription.dropped_records
         assert 3 == shard.registry.get_sample_value("headgate_retention_dropped_records_total")
+
+
+async def test_a_consumer_gives_an_unread_segment_back_before_it_is_pruned() -> None:
+    """Else it would deliver what it has queued of it after another consumer has delivered records of the children."""
+    async with _split_topic(OneShard(), max_age_ms=0, ignore_subscriptions=True) as (leader, client):
+        await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        await asyncio.sleep(21)
+        assert [0, 1, 2] == _segments(leader)
+        assert [Revocation(segment=0, generation=1)] == client.pushes.pop().revoked
+        await client.call(requests.ConfirmRevoked, **CONSUMER, released=[(0, 1)])
+        await asyncio.sleep(10)
+        assert [1, 2] == _segments(leader) == [each.segment for each in client.pushes.pop().granted]
 
 
 async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None:

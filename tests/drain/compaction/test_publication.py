@@ -33,6 +33,10 @@ class Processes:
     def sleep(self, seconds: float) -> None:
         self.now_ms += int(seconds * 1000)
 
+    async def sweep_later(self) -> None:
+        self.sleep(DELAY_SECONDS)
+        await self.published.sweep(0)
+
     async def upload(self, first: int, last: int, run: str) -> tuple[Manifest, int]:
         """Do what a run does before it publishes; return the arguments for that."""
         return await compacted_objects(self.ledger.ledger, first, last, written_at_ms=self.now_ms, run=run), self.now_ms
@@ -62,8 +66,7 @@ async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_noth
 
     with pytest.raises(RunError, match=r"^chunks \d+ to \d+ are not compacted: "):
         await world.published.publish(*late)
-    world.sleep(DELAY_SECONDS)
-    await world.published.sweep(0)
+    await world.sweep_later()
 
     assert [ChunkRange(1, 4), ChunkRange(5, 8)] == await world.ranges()
     await world.assert_intact()
@@ -125,8 +128,7 @@ async def test_a_run_that_sleeps_after_its_publication_withdraws_nothing() -> No
 
     async def slow(path: str, data: bytes) -> None:
         await create(path, data)
-        world.sleep(DELAY_SECONDS)
-        await world.published.sweep(0)
+        await world.sweep_later()
 
     world.store.create = slow  # type: ignore[method-assign]
     await world.published.publish(manifest, began_ms)
@@ -169,8 +171,7 @@ async def test_a_range_that_crosses_the_others_is_deleted_and_hides_nothing() ->
     await create_manifest(world.store, (await world.upload(1, 6, "a"))[0])
     await world.compact(5, 8)
     assert [ChunkRange(1, 4), ChunkRange(5, 8)] == ranges_to_read(await world.ranges())
-    world.sleep(DELAY_SECONDS)
-    await world.published.sweep(0)
+    await world.sweep_later()
 
     assert [ChunkRange(1, 4), ChunkRange(5, 8)] == await world.ranges()
     await world.assert_intact()
@@ -185,8 +186,7 @@ async def test_an_object_is_not_deleted_because_a_listing_lacks_its_manifest() -
         return [] if prefix.startswith("manifests/") else await names(prefix, after)
 
     world.store.names = stale  # type: ignore[method-assign]
-    world.sleep(DELAY_SECONDS)
-    await world.published.sweep(0)
+    await world.sweep_later()
     assert manifest.facts in world.store.objects
 
 
@@ -196,8 +196,7 @@ async def test_objects_whose_manifest_was_lost_are_kept_while_nothing_else_has_t
     await world.ledger.snapshot()
     world.ledger.trim(4)
     lost = world.store.objects.pop(manifest_path(0, manifest.range))
-    world.sleep(DELAY_SECONDS)
-    await world.published.sweep(0)
+    await world.sweep_later()
     world.store.objects[manifest_path(0, manifest.range)] = lost
 
     await world.assert_intact()

@@ -257,8 +257,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (requests.DeleteSubscription, {**stream, "token": "5"}),
         (requests.DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
+    async with OneShard().led() as (_, client):
         answers = {_tag(kind): _tag(type(await client.call(kind, **fields))) for kind, fields in conversation}
 
     assert answers == {ticked(row[0])[0]: ticked(row[1])[0] for row in DOCUMENT["Requests and replies"].table()}

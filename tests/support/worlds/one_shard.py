@@ -273,6 +273,12 @@ class OneShard:
                 raise outcome
 
     @asynccontextmanager
+    async def led(self) -> AsyncIterator[tuple[ShardLeader, BareClient]]:
+        """Lead, with one client, until the block ends."""
+        async with self.leader() as leader, self.client() as client:
+            yield leader, client
+
+    @asynccontextmanager
     async def client(self, client_id: str = "client", user: str | None = None) -> AsyncIterator[BareClient]:
         """A connected bare client."""
         client = BareClient(self.broker, client_id, user)
