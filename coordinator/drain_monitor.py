@@ -11,6 +11,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 import structlog
@@ -29,6 +30,7 @@ JITTER = 0.1
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DrainPoller:
     """Decides when to poll whether sealed segments are drained: exponential backoff that progress resets.
 
@@ -39,7 +41,7 @@ class DrainPoller:
     3. `poll_now` polls at once; during a check it schedules another one, because the running check may not have seen
        the caller's event.
     4. One check runs at a time, with a timeout. A failed check means "not drained yet".
-    5. Without pending segments the poller stops, until `reset` or `poll_now`.
+    5. A new poller is idle. Without pending segments it stops, until `reset` or `poll_now`.
     6. `close` cancels the running check and waits for it. After it, nothing is checked, started or reported.
     7. Claims that the owner contradicts are no progress: the pause grows.
 
@@ -47,40 +49,30 @@ class DrainPoller:
     and `raise_failure` raises it to the owner.
     """
 
-    def __init__(
-        self,
-        *,
-        pending: Callable[[], frozenset[int]],
-        check: Callable[[frozenset[int]], Awaitable[Mapping[int, DrainClaim]]],
-        on_answer: Callable[[Mapping[int, DrainClaim]], PollOutcome],
-        on_poll: Callable[[PollOutcome], None],
-        settings: CoordinatorSettings,
-        chance: Callable[[], float],
-        name: str,
-    ) -> None:
-        """Create an idle poller; `reset` or `poll_now` starts it.
+    pending: Callable[[], frozenset[int]]
+    """Returns the segments to check now."""
+    check: Callable[[frozenset[int]], Awaitable[Mapping[int, DrainClaim]]]
+    on_answer: Callable[[Mapping[int, DrainClaim]], PollOutcome]
+    """Receives the claims of each answered check, and returns what came of them."""
+    on_poll: Callable[[PollOutcome], None]
+    """Receives the outcome of each poll."""
+    settings: CoordinatorSettings
+    chance: InitVar[Callable[[], float]]
+    name: str
+    problem: str | None = None
+    """Why the last check failed; None after one that was answered."""
+    _closed: bool = False
+    _poll_requested: bool = False
+    _poll_at: float | None = None
+    """End of the current sleep; None if there is none."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _check_began_at: float | None = None
 
-        ``pending`` returns the segments to check now. ``on_answer`` receives the claims
-        of each answered check, and returns what came of them. ``on_poll`` receives the outcome of each poll.
-        """
-        self._pending = pending
-        self._check = check
-        self._on_answer = on_answer
-        self._on_poll = on_poll
-        self._timeout_seconds = settings.poll_check_timeout_seconds
-        first, longest = settings.poll_min_seconds, settings.poll_max_seconds
+    def __post_init__(self, chance: Callable[[], float]) -> None:
+        first, longest = self.settings.poll_min_seconds, self.settings.poll_max_seconds
         pauses = Backoff(first_seconds=first, longest_seconds=longest, jitter=JITTER, shortest_seconds=first)
         self._schedule = BackoffSchedule(pauses, chance)
-        self._name = name
-        self._closed = False
-        self._poll_requested = False
-        self._poll_at: float | None = None
-        """End of the current sleep; None if there is none."""
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._check_began_at: float | None = None
-        self.problem: str | None = None
-        """Why the last check failed; None after one that was answered."""
 
     @property
     def running(self) -> bool:
@@ -130,10 +122,10 @@ class DrainPoller:
             return
         if self.running:
             self._wake.set()
-        elif self._pending():
+        elif self.pending():
             self.raise_failure()
             self._poll_at = None if self._poll_requested else self._begin_pause()
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"drain-poller-{self._name}")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"drain-poller-{self.name}")
         else:
             self._poll_requested = False
 
@@ -144,7 +136,7 @@ class DrainPoller:
     async def _run(self) -> None:
         while not self._closed:
             due = await self._wait_until_due()
-            segments = self._pending()
+            segments = self.pending()
             if not segments:
                 self._poll_requested = False
                 return
@@ -175,17 +167,17 @@ class DrainPoller:
         if self._closed:
             return
         if outcome == "waiting":
-            outcome = self._on_answer(claims)
+            outcome = self.on_answer(claims)
         if outcome == "drained":
             self._schedule.reset()
-        self._on_poll(outcome)
+        self.on_poll(outcome)
 
     async def _check_in_time(self, segments: frozenset[int]) -> tuple[PollOutcome, Mapping[int, DrainClaim]]:
         poller = asyncio.current_task()
         assert poller is not None, "only the poller's own task checks"
         try:
-            async with asyncio.timeout(self._timeout_seconds) as limit:
-                claims = await self._check(segments)
+            async with asyncio.timeout(self.settings.poll_check_timeout_seconds) as limit:
+                claims = await self.check(segments)
             self.problem = None
             return "waiting", {each: claim for each, claim in claims.items() if each in segments}
         except asyncio.CancelledError:
@@ -194,11 +186,13 @@ class DrainPoller:
             self.problem = "the last one was cancelled"
         except Exception as error:  # noqa: BLE001 - whatever the check raises, the term continues and the gate stays closed
             if limit.expired():
-                log.warning("drain_poll.timed_out", poller=self._name, seconds=self._timeout_seconds)
-                self.problem = f"the last one took over {self._timeout_seconds:g} s (drain.run_timeout_seconds)"
+                log.warning("drain_poll.timed_out", poller=self.name, seconds=self.settings.poll_check_timeout_seconds)
+                self.problem = (
+                    f"the last one took over {self.settings.poll_check_timeout_seconds:g} s (drain.run_timeout_seconds)"
+                )
                 return "timed_out", {}
             self.problem = str(error) or repr(error)
-        log.warning("drain_poll.failed", poller=self._name, reason=self.problem)
+        log.warning("drain_poll.failed", poller=self.name, reason=self.problem)
         return "failed", {}
 
 

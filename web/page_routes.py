@@ -5,7 +5,7 @@ Pages are rendered in a worker thread from the documents of the API.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -56,26 +56,20 @@ class StaticFiles:
         return web.FileResponse(FOLDER / name, headers={"Cache-Control": caching})
 
 
+@dataclass(eq=False, repr=False)
 class StatusPages:
-    def __init__(
-        self,
-        source: StatusSource,
-        records: StoredRecords,
-        actions: Actions,
-        *,
-        daemon: str,
-        cluster: str,
-        version: str,
-        runbook_url: str | None,
-        observer: Observer,
-        may_read: Callable[[web.Request], bool],
-    ) -> None:
-        """``may_read``: whether the token of a request is accepted now."""
-        self._source = source
-        self._records = records
-        self._actions = actions
-        self._runbook_url = runbook_url
-        self._may_read = may_read
+    source: StatusSource
+    records: StoredRecords
+    actions: Actions
+    daemon: InitVar[str]
+    cluster: InitVar[str]
+    version: InitVar[str]
+    runbook_url: str | None
+    observer: InitVar[Observer]
+    may_read: Callable[[web.Request], bool]
+    """Whether the token of a request is accepted now."""
+
+    def __post_init__(self, daemon: str, cluster: str, version: str, observer: Observer) -> None:
         self._static = StaticFiles()
         self._around = Surroundings(daemon=daemon, cluster=cluster, version=version, assets=self._static.urls)
         self.live = LivePages(self._render, version=version, observer=observer)
@@ -94,16 +88,16 @@ class StatusPages:
 
     async def _events_page(self, request: web.Request) -> Page:
         query = read_query(request.query, EVENTS_QUERY)
-        return await asyncio.to_thread(events_page, await self._records.events(query), query)
+        return await asyncio.to_thread(events_page, await self.records.events(query), query)
 
     async def _records_page(self, request: web.Request) -> Page:
         query, authorization = read_query(request.query, RECORDS_QUERY), request.headers.get("Authorization")
-        document = await self._records.newest(request.match_info["topic"], query, authorization)
+        document = await self.records.newest(request.match_info["topic"], query, authorization)
         return await asyncio.to_thread(records_page, document, query)
 
     async def _letters_page(self, request: web.Request) -> Page:
         query = read_query(request.query, ("last",))
-        return letters_page(await self._actions.dead_letters(**request.match_info, query=query, asked=request.headers))
+        return letters_page(await self.actions.dead_letters(**request.match_info, query=query, asked=request.headers))
 
     async def _action_page(self, request: web.Request) -> Page:
         name, confirmed = request.match_info["action"], request.method == "POST"
@@ -114,7 +108,7 @@ class StatusPages:
         if confirmed or given.keys() >= {each for each, kind in action.fields.items() if not isinstance(kind, tuple)}:
             try:
                 authorization = request.headers.get("Authorization")
-                found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
+                found = await self.actions.run(name, given, authorization, dry_run=not confirmed)
             except InvalidQueryError as error:
                 found = str(error)
         return action_page(name, action.summary, action.fields, given, found)
@@ -127,7 +121,7 @@ class StatusPages:
             page = await make(request)
             status = page.status
             authorization = request.headers.get("Authorization")
-            may = (each for each in page.actions if self._actions.may(each, page.acts_on, authorization))
+            may = (each for each in page.actions if self.actions.may(each, page.acts_on, authorization))
             page = replace(page, actions=tuple(may))
         except RefusedError as error:
             status, text = error.status, str(error)
@@ -140,7 +134,7 @@ class StatusPages:
         path = request.query.get("page", "/")
         if not path.startswith("/") or len(path) > MAX_PATH:
             return web.Response(status=400, text="page: give the path of a page of this daemon\n")
-        return await self.live.stream(request, path, lambda: self._may_read(request))
+        return await self.live.stream(request, path, lambda: self.may_read(request))
 
     async def _render(self, path: str) -> Page:
         """Return the page at ``path``. Raises UnknownNameError, NotAnsweredError or InvalidQueryError."""
@@ -150,17 +144,17 @@ class StatusPages:
             raise InvalidQueryError(f"{path[:100]!r} is no path") from None
         match [each for each in url.parts if each != "/"]:
             case [""] | []:
-                overview = await self._source.overview()
-                return await asyncio.to_thread(overview_page, overview, self._runbook_url)
+                overview = await self.source.overview()
+                return await asyncio.to_thread(overview_page, overview, self.runbook_url)
             case ["topics" | "subscriptions" as kind]:
                 contains, after = url.query.get("contains", ""), url.query.get("after", "")
                 query = Query(limit=LISTED_ROWS, after=after, contains=contains)
-                overview = await self._source.overview()
+                overview = await self.source.overview()
                 return await asyncio.to_thread(listing_page, kind, overview, query)
             case ["topics", topic]:
-                return await asyncio.to_thread(topics.topic_page, await self._source.topic(topic, own=False))
+                return await asyncio.to_thread(topics.topic_page, await self.source.topic(topic, own=False))
             case ["topics", topic, "subscriptions", subscription]:
-                document = await self._source.subscription(topic, subscription, own=False)
+                document = await self.source.subscription(topic, subscription, own=False)
                 return await asyncio.to_thread(topics.subscription_page, document)
             case _:
                 raise UnknownNameError(f"there is no page {path[:100]!r}")

@@ -9,6 +9,7 @@
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -52,42 +53,40 @@ def spark_options(settings: Settings) -> list[str]:
     return [word for option in options for word in option]
 
 
+@dataclass(eq=False, repr=False)
 class DrainConnection:
     """One per daemon; all its leaders share it."""
 
-    def __init__(
-        self, settings: Settings, observer: events.Observer, rng: random.Random, recheck: Callable[[], None]
-    ) -> None:
-        """``recheck`` is called when checks that failed before may be answered now."""
-        self.state: tuple[DrainState, str] = ("off", "the drain service has not replied yet")
-        self._reported: tuple[DrainState, str] = self.state
-        """The state according to the supervisor, or else to the checker."""
-        self._wrong_ledger: str | None = None
-        """Why the last answer was about another ledger; None: it was about the cluster's."""
-        self._settings = settings
-        self._observer = observer
-        self._rng = rng
-        self._recheck = recheck
-        self._supervisor: DrainSupervisor | None = None
-        self._checker: DrainChecker | None = None
-        self._ledger_id: Callable[[], str | None] = lambda: None
+    settings: Settings
+    observer: events.Observer
+    rng: random.Random
+    recheck: Callable[[], None]
+    """Called when checks that failed before may be answered now."""
+    state: tuple[DrainState, str] = ("off", "the drain service has not replied yet")
+    _reported: tuple[DrainState, str] = state
+    """The state according to the supervisor, or else to the checker."""
+    _wrong_ledger: str | None = None
+    """Why the last answer was about another ledger; None: it was about the cluster's."""
+    _supervisor: DrainSupervisor | None = None
+    _checker: "DrainChecker | None" = None
+    _ledger_id: Callable[[], str | None] = lambda: None
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""
-        settings, socket, url = self._settings.drain, self._settings.drain_socket, self._settings.ledger.url
+        settings, socket, url = self.settings.drain, self.settings.drain_socket, self.settings.ledger.url
         if not settings.spawn or settings.results is not None:
             return
-        if ledger_unreachable_from_executors(self._settings):
+        if ledger_unreachable_from_executors(self.settings):
             log.warning("drain.ledger_unreachable_from_executors", master=settings.master, ledger=url)
         folder = Path(settings.folder)
         self._supervisor = DrainSupervisor(
-            command=service_command(url, socket, folder, spark_options(self._settings)),
+            command=service_command(url, socket, folder, spark_options(self.settings)),
             socket=socket,
             folder=folder,
             on_state=self._on_state,
-            on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
+            on_restart=lambda: self.observer.observe(events.DrainServiceRestarted()),
             policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
-            rng=self._rng,
+            rng=self.rng,
         )
         await stack.enter_async_context(self._supervisor)
 
@@ -96,7 +95,7 @@ class DrainConnection:
 
         ``ledger_id``: of the cluster's ledger; None while this daemon does not know it.
         """
-        settings, supervisor = self._settings.drain, self._supervisor
+        settings, supervisor = self.settings.drain, self._supervisor
         self._ledger_id = ledger_id
         if settings.results is not None:
             # Its import takes an eighth of a daemon's start.
@@ -106,19 +105,19 @@ class DrainConnection:
                 open_store(settings.results),
                 stale_seconds=settings.results_stale_seconds,
                 on_state=self._on_state,
-                on_result=self._recheck,
+                on_result=self.recheck,
                 url=settings.results,
                 require_ledger=self._require_ledger,
             )
         else:
             self._checker = SparkDrainChecker(
-                self._settings.drain_socket,
+                self.settings.drain_socket,
                 pid=None if supervisor is None else lambda: supervisor.pid,
                 timeout_seconds=settings.run_timeout_seconds,
                 # The supervisor reports the state of a spawned process. For another one, only its replies show it.
                 on_state=None if settings.spawn else self._on_state,
-                observer=self._observer,
-                rng=self._rng,
+                observer=self.observer,
+                rng=self.rng,
                 require_ledger=self._require_ledger,
             )
         return await stack.enter_async_context(self._checker)
@@ -132,7 +131,7 @@ class DrainConnection:
         """Raise DrainCheckError unless ``counted`` is the cluster's ledger."""
         before = self._wrong_ledger
         self._wrong_ledger = protocol.wrong_ledger(
-            protocol.CountedLedger(self._ledger_id() or "", self._settings.ledger.url), counted
+            protocol.CountedLedger(self._ledger_id() or "", self.settings.ledger.url), counted
         )
         if self._wrong_ledger != before:
             if self._wrong_ledger is not None:
@@ -151,9 +150,9 @@ class DrainConnection:
         state, reason = self.state
         if state != before:
             log.info("drain.state", state=state, reason=reason)
-        self._observer.observe(events.DrainServiceStateChanged(state=state))
+        self.observer.observe(events.DrainServiceStateChanged(state=state))
         if state == "ready" and before != "ready":
-            self._recheck()
+            self.recheck()
 
     def problem(self) -> str | None:
         """Return why drain checks are not answered; None if they are."""

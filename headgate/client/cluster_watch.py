@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -227,6 +228,7 @@ class ClusterWatch:
         return NoLeaderError(f"{self.outage()} (waited {waited_seconds:g} s); is it running, and is that its address?")
 
 
+@dataclass(eq=False, repr=False)
 class LeaderWatch:
     """Asks who leads one shard, and tells those who want to know.
 
@@ -234,25 +236,22 @@ class LeaderWatch:
     way of requests. Answers arrive on the client's own topic, to which only daemons may publish.
     """
 
-    def __init__(
-        self, shard: int, *, send: SendQuestion, forget: Callable[[int], None], jitter: Callable[[], float]
-    ) -> None:
-        """``forget`` gets the ids of requests whose replies are no longer expected."""
-        self.handlers: Handlers[LeaderHandler] = Handlers()
-        """Called when the leader changes, and when it announces itself again."""
-        self._shard = shard
-        self._send = send
-        self._forget = forget
-        self._jitter = jitter
-        self._belief = LeaderBelief()
-        self._questions: deque[int] = deque()
-        self._connected = False
-        self._timer: asyncio.TimerHandle | None = None
-        self.heard_of_leader = False
-        self.said = ""
-        """Why a leader refused to say whether it leads: a quota holds its replies back. Empty: it did not."""
-        self.watched = False
-        """Whether the announcements on the topic of this shard are subscribed."""
+    shard: int
+    send: SendQuestion
+    forget: Callable[[int], None]
+    """Gets the ids of requests whose replies are no longer expected."""
+    jitter: Callable[[], float]
+    handlers: Handlers[LeaderHandler] = field(default_factory=Handlers)
+    """Called when the leader changes, and when it announces itself again."""
+    heard_of_leader: bool = False
+    said: str = ""
+    """Why a leader refused to say whether it leads: a quota holds its replies back. Empty: it did not."""
+    watched: bool = False
+    """Whether the announcements on the topic of this shard are subscribed."""
+    _belief: LeaderBelief = field(default_factory=LeaderBelief)
+    _questions: deque[int] = field(default_factory=deque)
+    _connected: bool = False
+    _timer: asyncio.TimerHandle | None = None
 
     @property
     def leader(self) -> LeaderAnnouncement | None:
@@ -260,7 +259,7 @@ class LeaderWatch:
 
     def announced(self, announcement: LeaderAnnouncement) -> None:
         """Consider an announcement on the topic of this shard; one for another shard is not ours."""
-        if announcement.shard != self._shard:
+        if announcement.shard != self.shard:
             return
         self.heard_of_leader = True
         if self._belief.announced(announcement, asyncio.get_running_loop().time()):
@@ -284,11 +283,11 @@ class LeaderWatch:
         self._set_timer()
 
     def _ask(self) -> None:
-        question = self._belief.ask(asyncio.get_running_loop().time(), self._jitter())
+        question = self._belief.ask(asyncio.get_running_loop().time(), self.jitter())
         body = DescribeLeader(heard_epoch=question.heard_epoch)
-        self._questions.append(self._send(body, partial(self._on_reply, question)))
+        self._questions.append(self.send(body, partial(self._on_reply, question)))
         if len(self._questions) > MAX_QUESTIONS:
-            self._forget(self._questions.popleft())
+            self.forget(self._questions.popleft())
         self._set_timer()
 
     def _on_reply(self, question: Question, reply: Reply) -> None:
@@ -296,7 +295,7 @@ class LeaderWatch:
             case LeaderReply(instance=instance, window=window):
                 epoch, ledger_id = reply.leader_epoch, reply.ledger_id
                 leader = LeaderAnnouncement(
-                    shard=self._shard, leader_epoch=epoch, instance=instance, window=window, ledger_id=ledger_id
+                    shard=self.shard, leader_epoch=epoch, instance=instance, window=window, ledger_id=ledger_id
                 )
                 if self._belief.answered(question, leader):
                     self._notify(leader)
@@ -323,6 +322,7 @@ class LeaderWatch:
             self._timer = loop.call_at(ask_at, self._ask)
 
 
+@dataclass(eq=False, repr=False)
 class TopicPlaces:
     """Finds the shard of a topic. In a cluster that has grown, leaders say which of its places has it.
 
@@ -333,18 +333,18 @@ class TopicPlaces:
        names: `shard.requests.topic_shard` says why that remains so. A leader that knows a shorter list is asked again.
     """
 
-    def __init__(self, watch: ClusterWatch, request: AskLeader, draw: Callable[[], float]) -> None:
-        """``request`` is `Client.request`; ``draw`` returns a random number below 1."""
-        self._watch = watch
-        self._request = request
-        self._draw = draw
-        self._found: dict[tuple[bytes, str], int] = {}
-        """(ledger, topic) → its shard."""
+    watch: ClusterWatch
+    request: AskLeader
+    """`Client.request`."""
+    draw: Callable[[], float]
+    """Returns a random number below 1."""
+    _found: dict[tuple[bytes, str], int] = field(default_factory=dict)
+    """(ledger, topic) → its shard."""
 
     async def shard_of(self, topic: str, timeout_seconds: float) -> int:
         """Return the shard that has ``topic``, or the one to create it on. Raises like `Client.request`."""
-        await self._watch.description(timeout_seconds)
-        if (found := self._found.get((self._watch.ledger, topic))) is not None:
+        await self.watch.description(timeout_seconds)
+        if (found := self._found.get((self.watch.ledger, topic))) is not None:
             return found
         return (await self.find(topic, timeout_seconds, proof=False))[0]
 
@@ -354,10 +354,10 @@ class TopicPlaces:
         With ``proof`` no other shard will ever have it, by this list of numbers. Raises like `Client.request`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        await self._watch.description(timeout_seconds)
-        several = len(self._watch.shards.candidates(topic)) > 1
+        await self.watch.description(timeout_seconds)
+        several = len(self.watch.shards.candidates(topic)) > 1
         found = await self._look(topic, deadline, proof=proof) if several else None
-        shards = self._watch.shards
+        shards = self.watch.shards
         return shards.candidates(topic)[0] if found is None else found, list(shards.counts)
 
     async def at(self, topic: str, ask: Callable[[int], Awaitable[T]], timeout_seconds: float) -> T:
@@ -374,20 +374,20 @@ class TopicPlaces:
 
     def forget(self, topic: str) -> bool:
         """Forget where ``topic`` is, because the leader there does not have it. False: it can be nowhere else."""
-        self._found.pop((self._watch.ledger, topic), None)
-        return len(self._watch.shards.candidates(topic)) > 1
+        self._found.pop((self.watch.ledger, topic), None)
+        return len(self.watch.shards.candidates(topic)) > 1
 
     async def _look(self, topic: str, deadline: float, *, proof: bool) -> int | None:
         """Ask until a place says that it has ``topic``, or all say that they do not; with ``proof``: and never will."""
-        loop, pauses = asyncio.get_running_loop(), BackoffSchedule(RETRY_BACKOFF, self._draw)
+        loop, pauses = asyncio.get_running_loop(), BackoffSchedule(RETRY_BACKOFF, self.draw)
         self.forget(topic)
         while True:
-            ledger_id, shards = self._watch.ledger, self._watch.shards
+            ledger_id, shards = self.watch.ledger, self.watch.shards
             answers = await self._ask(topic, shards.candidates(topic), deadline - loop.time())
             if isinstance(answers, int):
                 self._found[ledger_id, topic] = answers
                 return answers
-            if self._watch.shards != shards:
+            if self.watch.shards != shards:
                 continue  # A leader knew more shards.
             if not proof or all(tuple(each.shards) == shards.counts for each in answers):
                 return None
@@ -400,9 +400,9 @@ class TopicPlaces:
         """Return the place that says that it has ``topic``, or what all say."""
 
         async def ask(shard: int) -> tuple[int, TopicPlace]:
-            reply = await self._request(shard, FindTopic(topic=topic), timeout_seconds)
+            reply = await self.request(shard, FindTopic(topic=topic), timeout_seconds)
             place = body_of(reply, TopicPlace, f"the leader of shard {shard}")
-            self._watch.learn(place.shards)
+            self.watch.learn(place.shards)
             return shard, place
 
         asked = [asyncio.create_task(ask(shard)) for shard in places]

@@ -31,9 +31,7 @@ async def lead() -> AsyncIterator[Lead]:
 @pytest.fixture
 async def after_split(lead: Lead) -> CoordinatorHarness:
     """Consumer ada holds segment 0 with five records, which is then split into 1 and 2."""
-    harness = lead("ada", records=5)
-    harness.split(0)
-    return harness
+    return lead("ada", records=5).split(0)
 
 
 @pytest.fixture

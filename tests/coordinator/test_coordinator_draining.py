@@ -39,8 +39,7 @@ async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harne
 
 
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
-    harness = lead("ada", type="CHECKPOINT", records=5)
-    harness.split(0)
+    harness = lead("ada", type="CHECKPOINT", records=5).split(0)
     harness.coordinator.drain.install(harness.checker)
     await harness.run_with_heartbeats(100)
 

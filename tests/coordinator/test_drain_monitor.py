@@ -230,7 +230,7 @@ async def test_rule_6_close_cancels_a_running_check_and_waits_for_it(harness: Po
 
 async def test_an_exception_in_on_answer_reaches_the_owner(harness: PollerHarness) -> None:
     """It does not count as a failed check, and polling stops."""
-    harness.poller._on_answer = Mock(side_effect=AssertionError("a bug"))
+    harness.poller.on_answer = Mock(side_effect=AssertionError("a bug"))
     harness.result = lambda segments: asyncio.sleep(0, segments)
     harness.poller.raise_failure()
     harness.poller.poll_now()

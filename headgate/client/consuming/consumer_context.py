@@ -23,7 +23,7 @@ from headgate.errors import ConfigError, HeadgateError, OtherHistoryError, rejec
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin
-from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.identifiers import DEAD_LETTERS, Offset, SegmentId
 from headgate.model.positions import KnownHistory, PositionToken, decode_positions
 from headgate.process.background import end_tasks
 from headgate.protocol import replies, requests
@@ -140,9 +140,14 @@ class ConsumerRequests:
         """Topic, subscription and name, by which the leader's messages to this member are found."""
         return self._member["topic"], self._member["subscription"], self._member["consumer"]
 
+    @property
+    def keeper(self) -> str:
+        """The subscription of the dead-letter topic that keeps the parked records of this one."""
+        return f"{DEAD_LETTERS}{self._shard}-{self.subscription_id}"
+
     def dead_letter_producer(self, alive: replies.HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
-        name = shared_name(f"dead-letters-{self._shard}-{self.subscription_id}", alive.sender_secret)
+        name = shared_name(self.keeper, alive.sender_secret)
         return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
 
     async def register(

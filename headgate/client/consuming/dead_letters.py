@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from headgate.client.admin import Admin
 from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
@@ -102,6 +103,9 @@ class DeadLetterSender:
     ) -> None:
         """Send ``letters`` to ``topic``; add what is there to ``stored``."""
         await producer.open(topic)
+        letters = list(letters)
+        if any(each.parked_number for each in letters):
+            await self._keep(topic)
         position = producer.source_position
         last = (0, 0) if position is None else msgspec.msgpack.decode(position, type=tuple[int, int])
         sent = [
@@ -112,6 +116,15 @@ class DeadLetterSender:
             if delivery is not None:
                 await delivery
             stored.append((letter.number, letter.died_at_ms))
+
+    async def _keep(self, topic: str) -> None:
+        """Let retention wait for parked records: the topic may have been created again since the policy was set."""
+        try:
+            async with Admin(self._context.client, timeout_seconds=SEND_SECONDS) as admin:
+                keeper = self._context.requests.keeper
+                await admin.create_subscription(topic, keeper, type="QUEUE", start="earliest", if_absent=True)
+        except RequestRejectedError as error:
+            self._context.log.warning("dead_letters.not_kept", topic=topic, reason=str(error))
 
     async def _store(self, producer: Producer, letter: DeadLetter) -> Delivery:
         found = await self._context.feed.read_one(letter.segment, letter.offset, letter.start_chunk)

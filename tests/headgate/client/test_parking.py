@@ -372,6 +372,16 @@ async def test_what_keeps_parked_records_exists_before_one_is_parked(monkeypatch
         assert "" == (await admin.describe_subscription("orders", "billing")).policy.dead_letter_topic
 
 
+async def test_a_dead_letter_topic_that_is_created_again_keeps_parked_records():
+    """Retention would delete them before their key is resumed."""
+    async with stream() as (world, admin), reader(world) as consumer:
+        await admin.delete_topic("dead")
+        await admin.create_topic("dead")
+        await Program().read(consumer, 20)
+        (keeper,) = await admin.list_subscriptions("dead")
+        assert 2 == sum(each.unacknowledged or 0 for each in keeper.segments)
+
+
 async def test_a_restored_copy_of_the_ledger_has_the_parked_records(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(one_shard, "TERM_IDS", itertools.count(7**20))  # random as usual, and so are ids of topics
     async with with_a_parked_key() as (world, _, _, program):

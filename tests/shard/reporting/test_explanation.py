@@ -38,8 +38,7 @@ def consumer_sentences(explained: Explanation) -> dict[str, list[str]]:
 
 
 async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Lead) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
 
     assert explain_all(harness).summary[:2] == (
         "Subscription billing of topic orders: type STREAM, order strict.",
@@ -118,8 +117,7 @@ def test_a_revoked_segment_without_a_next_owner_is_being_released() -> None:
 
 
 async def test_a_running_drain_check_is_named(lead: Lead) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     context = replace(harness.coordinator.explanation_context(), next_poll_seconds=0)
 
     assert explain_all(harness, context).summary[-1] == "A drain check is running."
@@ -128,8 +126,7 @@ async def test_a_running_drain_check_is_named(lead: Lead) -> None:
 
 
 async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(lead: Lead) -> None:
-    harness = lead("ada", records=120)
-    harness.split(0)
+    harness = lead("ada", records=120).split(0)
     for end in (10, 20, 30):
         harness.acknowledge("ada", 0, end)
         await harness.run(4)
@@ -149,8 +146,7 @@ async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(l
 
 
 async def test_an_unmeasured_rate_is_reported_as_unknown(lead: Lead) -> None:
-    harness = lead("ada", records=120)
-    harness.split(0)
+    harness = lead("ada", records=120).split(0)
 
     child = explain_all(harness).segments[1]
     assert child.blocked_by[0].expected_seconds is None
@@ -158,8 +154,7 @@ async def test_an_unmeasured_rate_is_reported_as_unknown(lead: Lead) -> None:
 
 
 async def test_a_blocked_ancestor_and_an_active_ancestor_are_named_as_such(lead: Lead) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     harness.store(1, 1)
     harness.split(1)
 
@@ -190,8 +185,7 @@ async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead
     ids=["words", "a sentence"],
 )
 async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead, problem: str, cause: str) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     harness.acknowledge("ada", 0, 3)
     context = harness.coordinator.explanation_context(problem)
     explained = explain_all(harness, context)
@@ -242,8 +236,7 @@ async def test_a_drain_check_without_an_answer_says_since_when(lead: Lead) -> No
 
 
 async def test_a_drain_check_that_the_leader_contradicts_is_named_until_it_no_longer_does(lead: Lead) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     harness.checker.claims = {0: DrainClaim(3)}
     await harness.run(3)
     assert explain_all(harness).segments[1].sentences[1] == (
@@ -258,8 +251,7 @@ async def test_a_drain_check_that_the_leader_contradicts_is_named_until_it_no_lo
 
 
 async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:
-    harness = lead("ada", records=1, with_drain_check=False)
-    harness.split(0)
+    harness = lead("ada", records=1, with_drain_check=False).split(0)
 
     assert "No drain check is configured: blocked segments stay blocked." in explain_all(harness).summary
 
@@ -304,8 +296,7 @@ async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
 
 async def test_a_segment_that_waits_for_a_reconciliation_says_so(lead: Lead) -> None:
     """The new leader finds the drained parent in the ledger, and has not granted the children yet."""
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     harness.propose(e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0))
     await harness.change_leader()
 
@@ -342,8 +333,7 @@ async def test_an_untracked_subscription_has_no_backlog(lead: Lead) -> None:
 
 
 async def test_a_drained_segment_is_explained_in_one_sentence(lead: Lead) -> None:
-    harness = lead("ada", records=3)
-    harness.split(0)
+    harness = lead("ada", records=3).split(0)
     harness.acknowledge("ada", 0, 3)
     await harness.run(5)
 

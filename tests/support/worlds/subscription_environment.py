@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from coordinator.context import CoordinatorSettings, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -187,11 +187,12 @@ class CoordinatorHarness:
         placement = e.Placement(segment, 0, 65535, first, count)
         self.propose(e.RecordsStored(topic_id=1, count=count, placements=[placement], size_bytes=size_bytes or count))
 
-    def split(self, segment: int) -> None:
+    def split(self, segment: int) -> Self:
         end_offset = self.topic.tails[segment].next_offset
         self.propose(e.SegmentSplit(topic_id=1, segment=segment, end_offset=end_offset, token="t"))
         self.coordinator.reconciler.layout_changed()
         self.coordinator.adapt("layout changed")
+        return self
 
     def merge(self, first: int, second: int) -> None:
         ends = (self.topic.tails[first].next_offset, self.topic.tails[second].next_offset)
