@@ -76,30 +76,25 @@ def addresses(instances: Mapping[str, bytes]) -> dict[str, str]:
     return {name: url if url.startswith(("http://", "https://")) else "" for name, url in urls.items()}
 
 
+@dataclass(eq=False, repr=False)
 class Peers:
     """The other daemons. An async context manager: its connections live as long as it is entered."""
 
-    def __init__(
-        self,
-        instance: str,
-        tls: Callable[[], ssl.SSLContext],
-        *,
-        registry: Callable[[], Registry | None],
-        token_for: Callable[[str], str],
-    ) -> None:
-        """``tls`` is called for each connection to a daemon with TLS.
+    instance: str
+    tls: Callable[[], ssl.SSLContext]
+    """Called for each connection to a daemon with TLS."""
+    _: KW_ONLY
+    registry: Callable[[], Registry | None]
+    """Returns None until the daemon has joined its cluster."""
+    token_for: Callable[[str], str]
+    """Receiver → token."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Daemon → URL, of all live daemons."""
+    _requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_REQUESTS))
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _session: aiohttp.ClientSession | None = None
 
-        ``registry`` returns None until the daemon has joined its cluster. ``token_for``: receiver → token.
-        """
-        self.known: dict[str, str] = {}
-        """Daemon → URL, of all live daemons."""
-        self._instance = instance
-        self._tls = tls
-        self._registry = registry
-        self._token_for = token_for
-        self._requests = asyncio.Semaphore(MAX_REQUESTS)
-        self._stack = AsyncExitStack()
-        self._session: aiohttp.ClientSession | None = None
+    def __post_init__(self) -> None:
         self._find = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS).get
 
     async def __aenter__(self) -> Self:
@@ -117,7 +112,7 @@ class Peers:
     async def parts(self) -> list[DaemonPart]:
         """Return what the other daemons know; those that do not answer are ``unreachable``."""
         await self._find()
-        return list(await asyncio.gather(*(self._part(name) for name in sorted(self.known) if name != self._instance)))
+        return list(await asyncio.gather(*(self._part(name) for name in sorted(self.known) if name != self.instance)))
 
     async def topic(self, daemon: str, topic: str) -> TopicDocument:
         """Return one topic. Raises UnknownNameError or NotAnsweredError."""
@@ -132,7 +127,7 @@ class Peers:
 
     async def _find_instances(self) -> None:
         """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
-        registry = self._registry()
+        registry = self.registry()
         if registry is not None and (found := await registry.instances()) is not None:
             self.known = addresses(found)
 
@@ -153,8 +148,8 @@ class Peers:
                 asyncio.timeout(TIMEOUT_SECONDS),
                 self._session.get(
                     f"{url}/api/v1{path}",
-                    headers={"Authorization": f"Bearer {self._token_for(daemon)}"},
-                    ssl=self._tls() if url.startswith("https:") else True,
+                    headers={"Authorization": f"Bearer {self.token_for(daemon)}"},
+                    ssl=self.tls() if url.startswith("https:") else True,
                     allow_redirects=False,
                 ) as response,
             ):

@@ -61,7 +61,6 @@ SAMPLES: Final = 8
 """Chunks whose size tells that of a range."""
 _Objects = list[tuple[str, int | None]]
 """Path and checksum, as drain.spark.object_reader wants them."""
-_Written = tuple[list[compacted.CompactedObject], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,12 @@ class PublishedRanges:
         if reason := await self._missing(manifest):
             await self._store.delete(compacted.manifest_path(shard, manifest.range))
             raise RunError(f"the manifest of chunks {manifest.range} was withdrawn: {reason}")
+        # Segments may have been removed during the run: their leader has deleted the records in other ranges, once.
+        counted = await newest_of_ledger(self._store, manifest.shard, CountedLedger(manifest.ledger_id, "this ledger"))
+        existing = existing_segments(counted)
+        for item in manifest.objects if counted.watermark >= manifest.last else ():
+            if (item.topic_id, item.segment) not in existing:
+                await self._store.delete(item.path)
         return manifest
 
     async def _missing(self, manifest: compacted.Manifest) -> str | None:

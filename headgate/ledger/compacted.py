@@ -163,7 +163,7 @@ async def delete_compacted_segments(
     Call it for pruned segments and deleted topics once their removal is durable, so that they can
     no longer be granted. Manifests still name the objects; the next compaction omits them.
     Repeating the call is harmless and finishes what an error interrupted. A compaction that adds
-    such records later deletes them itself.
+    such records later deletes them itself (drain.compaction.published_ranges).
 
     Raises LedgerError or StoreUnavailableError (the store is unreachable; some objects may be deleted).
     """

@@ -27,9 +27,7 @@ class SimulatedPeers(Peers):
 
     async def parts(self) -> list[DaemonPart]:
         await self._find()
-        return list(
-            await asyncio.gather(*(self._answer(name) for name in sorted(self.known) if name != self._instance))
-        )
+        return list(await asyncio.gather(*(self._answer(name) for name in sorted(self.known) if name != self.instance)))
 
     async def _answer(self, name: str) -> DaemonPart:
         daemon = next((each for each in self._simulation.daemons if each.name == name and not each.frozen), None)

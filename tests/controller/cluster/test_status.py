@@ -63,7 +63,7 @@ def status_of(peers, leader="two", *, controllers=None, spreader=None):
 def register(peers, **urls):
     """Have ZooKeeper list live daemons."""
     known = {name: msgspec.json.encode({"url": url}) for name, url in urls.items()}
-    peers._registry = lambda: SimpleNamespace(instances=AsyncMock(return_value=known))
+    peers.registry = lambda: SimpleNamespace(instances=AsyncMock(return_value=known))
 
 
 @pytest.fixture

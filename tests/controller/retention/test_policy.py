@@ -109,9 +109,6 @@ def test_an_active_segment_is_rolled_at_a_part_of_the_greatest_age_or_size(
     rolls = decide_rolls(ROLLED, tails_of(ROLLED), rules_of(**rules), lambda since_ms: now_ms - since_ms)
 
     assert rolled == [(roll.segment, roll.why) for roll in rolls]
-
-
-def test_an_empty_segment_is_not_rolled() -> None:
     assert [] == decide_rolls(ROLLED, tails_of(ROLLED, records=0), rules_of(), lambda since_ms: HOUR - since_ms)
 
 
@@ -212,9 +209,7 @@ def test_an_unused_subscription_expires(since_ms: Any, now_ms: int, expiry_ms: i
     found = pruning(SPLIT, subscription(unused_since_ms=since_ms), now_ms=now_ms, subscription_expiry_ms=expiry_ms)
 
     assert (found.segments, found.abandoned) == (((0,), ("s",)) if expires else ((), ()))
-
-
-def test_a_subscription_that_keeps_dead_letters_does_not_expire() -> None:
+    # What keeps dead letters does not expire.
     keeper = subscription("QUEUE", name="dead-letters-0-7", unused_since_ms=0)
     assert () == pruning(SPLIT, keeper, now_ms=10**12, subscription_expiry_ms=1).segments
 

@@ -1,11 +1,13 @@
 """Which run may publish its range, and what is deleted, whatever process is suspended for how long."""
 
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from msgspec.structs import replace
 
 from controller.backup.check import check_shard
 from controller.chunk_writer.builder import ChunkBuilder
+from drain.backlog.results import Result
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
@@ -15,6 +17,7 @@ from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, 
 from headgate.ledger.identity import identity_object
 from headgate.ledger.objects import IDENTITY_PATH, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from tests.support.fakes.memory_ledger import LedgerInMemory
+from tests.support.samples.manifests import compacted_object
 from trials.compaction import compacted_objects
 
 DELAY_SECONDS = 12 * 3600.0
@@ -218,6 +221,18 @@ async def test_a_run_whose_manifest_was_stored_without_an_answer_keeps_its_objec
 
     assert late[0] == await world.published.publish(*late)
     await world.assert_intact()
+
+
+async def test_a_run_deletes_what_was_pruned_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has deleted it from the ranges that were published before, and does so once."""
+    counted = AsyncMock(return_value=Result(0, 12, ()))
+    monkeypatch.setattr("drain.compaction.published_ranges.newest_of_ledger", counted)
+    world = Processes()
+    manifest, began_ms = await world.upload(1, 4, "a")
+    item = compacted_object(7, 0, f"{run_folder(manifest)}/x.parquet")
+    await world.store.create(item.path, b"records")
+    await world.published.publish(replace(manifest, objects=[item]), began_ms)
+    assert item.path not in world.store.objects
 
 
 def test_a_run_publishes_only_within_half_of_every_delay() -> None:
