@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from headgate.client.cluster_query import describe_cluster, explained
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client, ClientLease
@@ -247,7 +247,7 @@ class Admin:
                     given["history"] = [*request.history, *seen.history]
                 if isinstance(request, requests.EvictConsumer) and seen.consumer == request.consumer:
                     given["consumer_incarnation"] = seen.consumer_incarnation
-        return msgspec.structs.replace(request, **given)
+        return replace(request, **given)
 
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
         """Return where pruned ``segments`` of ``topic`` ended, as far as the leader remembers them.
@@ -521,14 +521,6 @@ class Admin:
 
         Raises ConfigError: an argument is out of range, or dead letters would return in a circle.
         """
-        if dead_letter_topic:
-            if (await self.describe_topic(dead_letter_topic)).external is not None:
-                raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
-            await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
-            described = await self.describe_subscription(topic, subscription)
-            if described.type == SubscriptionType.STREAM:  # before the first record is parked
-                name = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
-                await self.create_subscription(dead_letter_topic, name, type="QUEUE", start="earliest", if_absent=True)
         request = requests.SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
@@ -539,6 +531,16 @@ class Admin:
             max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
             ignored_by_retention=ignored_by_retention,
         )
+        if dead_letter_topic:
+            if (await self.describe_topic(dead_letter_topic)).external is not None:
+                raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
+            await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
+            described = await self.describe_subscription(topic, subscription)
+            if described.type == SubscriptionType.STREAM:  # before the first record is parked
+                former = replace(request, dead_letter_topic=described.policy.dead_letter_topic, token=self._token())
+                await self._subscription(former)  # A refusal leaves no keeper, for which retention would wait.
+                name = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
+                await self.create_subscription(dead_letter_topic, name, type="QUEUE", start="earliest", if_absent=True)
         return await self._subscription(request)
 
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
@@ -590,7 +592,7 @@ class Admin:
         while True:
             shard, shards = place
             try:
-                return await self._request(shard, msgspec.structs.replace(request, shards=shards), kind)
+                return await self._request(shard, replace(request, shards=shards), kind)
             except RequestRejectedError:
                 # The leader may have known more shards, or the topic was deleted where it had been found.
                 place = await self.client.places.find(request.topic, self._timeout_seconds)
@@ -615,7 +617,7 @@ class Admin:
             topic_id, found = await self._positions_at(request.topic, timestamp_ms, method)
             given = {"positions": sorted(found.items()), "topic_id": topic_id}
             try:
-                return await self._ask(msgspec.structs.replace(request, **given), kind)
+                return await self._ask(replace(request, **given), kind)
             except RequestRejectedError as error:
                 if last or error.verdict != "invalid":
                     raise
@@ -652,7 +654,7 @@ class Admin:
     async def _list_shard(self, shard: int, request: request_fields.ListRequest, kind: type[PageT]) -> list[PageT]:
         pages = [await self._request(shard, request, kind)]
         while (after := pages[-1].next) is not None:
-            pages.append(await self._request(shard, msgspec.structs.replace(request, after=after), kind))
+            pages.append(await self._request(shard, replace(request, after=after), kind))
         return pages
 
     async def _request_known(
@@ -668,11 +670,10 @@ class Admin:
                     raise
                 return None
 
-        found = await asyncio.gather(*map(reply_of, range(self._all_shards())))
-        replies = [reply for reply in found if reply is not None]
-        if not replies:
+        asked = map(reply_of, range(self._all_shards()))
+        if not (found := [reply for reply in await asyncio.gather(*asked) if reply is not None]):
             raise RequestRejectedError("invalid", f"no shard has a producer {name!r}; see: headgate producer list")
-        return replies
+        return found
 
     async def _request(self, shard: int, request: requests.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``. Raises InvalidNameError."""
@@ -706,8 +707,7 @@ async def check_dead_letter_topic(
 
     Only a client sees the topics of all shards.
     """
-    pending: list[tuple[str, ...]] = [(topic, dead_letter_topic)]
-    seen: set[str] = set()
+    pending, seen = list[tuple[str, ...]]([(topic, dead_letter_topic)]), set[str]()
     while pending:
         way = pending.pop()
         if way[-1] == topic:

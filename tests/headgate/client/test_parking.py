@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
-from headgate import ParkedKeyInfo, ProducerSettings
+from headgate import ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
@@ -68,7 +68,7 @@ class Program:
 
 
 async def parked(admin: Admin) -> list[tuple[bytes, int, str, bool]]:
-    found: list[ParkedKeyInfo] = await admin.parked_keys("orders", "billing")
+    found = await admin.parked_keys("orders", "billing")
     return [(each.key, each.records, each.reason, each.is_resuming) for each in found]
 
 
@@ -83,8 +83,7 @@ async def close_letters(admin: Admin) -> None:
 
 
 async def unacknowledged(admin: Admin) -> int:
-    described = await admin.describe_subscription("orders", "billing")
-    return sum(each.unacknowledged or 0 for each in described.segments)
+    return sum(each.unacknowledged or 0 for each in (await admin.describe_subscription("orders", "billing")).segments)
 
 
 async def dead(world: OneShard) -> list[ConsumedRecord]:
@@ -137,9 +136,7 @@ async def test_without_an_order_the_holder_of_a_child_continues_after_that_of_it
     programs = Program(), Program()
 
     async def read(seconds: float, *consumers: Consumer) -> None:
-        await asyncio.gather(
-            *(each.read(consumer, seconds) for each, consumer in zip(programs, consumers, strict=True))
-        )
+        await asyncio.gather(*map(Program.read, programs, consumers, itertools.repeat(seconds)))
 
     async with stream() as (world, admin):
         await admin.set_order("orders", "billing", "none")
@@ -358,8 +355,11 @@ async def test_keys_that_are_resumed_after_each_other_read_each_chunk_once():
         assert 2 * len(world.store.objects) > world.store.calls["read"] - reads
 
 
-async def test_what_keeps_parked_records_exists_before_one_is_parked(monkeypatch: pytest.MonkeyPatch):
+async def test_what_keeps_parked_records_exists_once_the_policy_can_be_set(monkeypatch: pytest.MonkeyPatch):
     async with stream(0, dead_letter_topic="") as (_, admin):
+        with pytest.raises(RequestRejectedError, match="only a QUEUE"):
+            await admin.set_delivery_policy("orders", "billing", dead_letter_topic="dead", max_deliveries=3)
+        assert [] == await admin.list_subscriptions("dead")  # Retention would wait for it.
         monkeypatch.setattr(Admin, "create_subscription", AsyncMock(side_effect=HeadgateError("it was lost")))
         with pytest.raises(HeadgateError):
             await admin.set_delivery_policy("orders", "billing", dead_letter_topic="dead")
