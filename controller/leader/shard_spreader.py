@@ -15,7 +15,7 @@ its first successor placed behind itself in the queue.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -148,35 +148,42 @@ class Decided:
     successors: Successors = field(default_factory=dict)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class ShardSpreader:
-    instance: str
-    elections: Elections
-    controllers: Sequence[ShardController]
-    settings: Callable[[], SpreadSettings]
-    standby: StandbyMemory
-    replicas: Callable[[], int]
-    """How many daemons keep the state of a shard beside its leader."""
-    record: InitVar[InstanceRecord]
-    """What this daemon registers; what changes is added."""
-    writes_fail: InitVar[Callable[[], bool]]
-    """Whether its last write to the store has failed."""
-    observer: InitVar[events.Observer]
-    name_level: Callable[[int], Awaitable[None]]
-    """Names a feature level in the ledger."""
-    level: InitVar[int] = 0
-    decided: Decided = field(default_factory=Decided)
-    _instances: dict[str, bytes] = field(default_factory=dict)
-    """What the view was made from: a quiet cluster shows the same for hours."""
-    _started_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    _spread_at: list[float] = field(default_factory=list)
-    _abandoned: dict[tuple[int, str], spread.Abandoned] = field(default_factory=dict)
-
-    def __post_init__(
-        self, record: InstanceRecord, writes_fail: Callable[[], bool], observer: events.Observer, level: int
+    def __init__(
+        self,
+        *,
+        instance: str,
+        elections: Elections,
+        controllers: Sequence[ShardController],
+        settings: Callable[[], SpreadSettings],
+        standby: StandbyMemory,
+        replicas: Callable[[], int],
+        record: InstanceRecord,
+        writes_fail: Callable[[], bool],
+        observer: events.Observer,
+        name_level: Callable[[int], Awaitable[None]],
+        level: int = 0,
     ) -> None:
+        """``replicas``: how many daemons keep the state of a shard beside its leader.
+
+        ``name_level`` names a feature level in the ledger. ``record`` is what this daemon registers; what changes is
+        added. ``writes_fail``: whether its last write to the store has failed.
+        """
         self.view = View(level=level)
-        self.own = Registration(self.instance, self.elections.registry, record, self.settings, writes_fail, observer)
+        self.decided = Decided()
+        self._instance = instance
+        self._elections = elections
+        self._name_level = name_level
+        self._controllers = controllers
+        self._settings = settings
+        self._standby = standby
+        self._replicas = replicas
+        self._instances: dict[str, bytes] = {}
+        """What the view was made from: a quiet cluster shows the same for hours."""
+        self._started_at = asyncio.get_running_loop().time()
+        self.own = Registration(instance, elections.registry, record, settings, writes_fail, observer)
+        self._spread_at: list[float] = []
+        self._abandoned: dict[tuple[int, str], spread.Abandoned] = {}
 
     def doubts_store(self) -> bool:
         """Return whether to try writes often: the store may fail for this daemon, or for one that is not ready."""
@@ -204,12 +211,12 @@ class ShardSpreader:
                 async with asyncio.timeout_at(deadline):
                     await self._look()  # Without an answer, the last view counts.
             self._start_moves(EVACUATION_TRANSFER_SECONDS)
-            in_flight = [each.transfer.done for each in self.controllers if each.transfer is not None]
+            in_flight = [each.transfer.done for each in self._controllers if each.transfer is not None]
             if not in_flight:
                 return
             await asyncio.wait(in_flight, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
         log.warning("daemon.evacuation_incomplete", limit_seconds=EVACUATION_SECONDS)
-        transfers = [each.transfer for each in self.controllers if each.transfer is not None]
+        transfers = [each.transfer for each in self._controllers if each.transfer is not None]
         # A successor that was ready may be frozen since. Only this daemon would pass it over.
         if begun := [each.done for each in transfers if each.stopped_at is not None]:
             await asyncio.wait(begun, timeout=2 * BEGIN_TIMEOUT_SECONDS)
@@ -227,10 +234,10 @@ class ShardSpreader:
             problem = self._transfer_problem(shard, daemon)
         if problem is not None:
             return problem
-        if daemon == self.instance:
-            self.elections.keep(shard)
+        if daemon == self._instance:
+            self._elections.keep(shard)
             return None
-        outcome = self.controllers[shard].start_transfer(daemon, "operator")
+        outcome = self._controllers[shard].start_transfer(daemon, "operator")
         if not outcome.done():
             outcome.add_done_callback(lambda done: self._note(shard, daemon, done.result(), token))
         # Shielded: one operator who gives up must not end the transfer for another one.
@@ -242,7 +249,7 @@ class ShardSpreader:
         if on and not live:
             return f"no daemon {daemon!r} is live: headgate daemon list"
         try:
-            if not await self.elections.registry.set_maintenance(daemon, on=on, token=token, new=live):
+            if not await self._elections.registry.set_maintenance(daemon, on=on, token=token, new=live):
                 return f"no daemon {daemon!r} is live, or was in maintenance: headgate daemon list"
         except ElectionsUnreachableError as error:
             return str(error)
@@ -252,7 +259,7 @@ class ShardSpreader:
     async def set_shards(self, shards: int, before: int) -> str | None:
         """See `controller.context.leader_context.Operations`."""
         try:
-            await self.elections.registry.change_config(partial(grown, shards=shards, before=before))
+            await self._elections.registry.change_config(partial(grown, shards=shards, before=before))
         except HeadgateError as error:
             return str(error)
         log.info("cluster.shards_set", shards=shards, before=before)
@@ -268,8 +275,8 @@ class ShardSpreader:
             reasons = known.problems or (f"the newest level that a live daemon supports is {known.newest}",)
             return f"not every daemon supports feature level {level}: {'; '.join(reasons)}"
         try:
-            await self.name_level(level)  # Before ZooKeeper has it: it may lose it.
-            await self.elections.registry.change_config(
+            await self._name_level(level)  # Before ZooKeeper has it: it may lose it.
+            await self._elections.registry.change_config(
                 lambda config: config | {"level": level} if level_of(config) == known.level else None
             )
         except (ElectionsUnreachableError, StoreUnavailableError) as error:
@@ -280,14 +287,14 @@ class ShardSpreader:
     @property
     def feature_level(self) -> FeatureLevel | None:
         """The cluster's level, and which one it could have; None: the level is unknown."""
-        records = {self.instance: self.own.record, **self.view.records}
+        records = {self._instance: self.own.record, **self.view.records}
         levels = {name: record.levels for name, record in records.items()}
         return judged(self.view.level, levels, self.view.maintenance) if self.view.level else None
 
     @property
     def state(self) -> SpreadState:
         """What the spread may do with this daemon; see `state_of`."""
-        return "leaving" if self.own.leaving else self._state(self.instance, self.own.record)
+        return "leaving" if self.own.leaving else self._state(self._instance, self.own.record)
 
     def state_of(self, daemon: str) -> SpreadState | None:
         """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live."""
@@ -306,20 +313,20 @@ class ShardSpreader:
     def _transfer_problem(self, shard: int, daemon: str) -> str | None:
         if daemon in self.view.maintenance:
             return f"daemon {daemon!r} is in maintenance: headgate daemon drain {daemon} --off"
-        if daemon == self.instance:
-            transfer = self.controllers[shard].transfer
+        if daemon == self._instance:
+            transfer = self._controllers[shard].transfer
             return None if transfer is None else f"shard {shard} is being transferred to daemon {transfer.successor!r}"
         if daemon not in self.view.records:
             return f"no daemon {daemon!r} is live: headgate daemon list"
         if (lacks := LACKS.get(self.view.records[daemon].readiness)) is not None:
             return f"daemon {daemon!r} {lacks}: see its log"
-        queue = self.elections.queue(shard)
+        queue = self._elections.queue(shard)
         return _not_contending(shard, daemon) if queue is None or daemon not in queue.waiting else None
 
     def _weigh(self) -> None:
-        others = {name: record.loads for name, record in self.view.records.items() if name != self.instance}
+        others = {name: record.loads for name, record in self.view.records.items() if name != self._instance}
         holders = {shard: each.holder for shard, each in self._seen_queues().items()}
-        self.own.weigh([each.leader for each in self.controllers if each.leader is not None], holders, others)
+        self.own.weigh([each.leader for each in self._controllers if each.leader is not None], holders, others)
 
     async def _look(self) -> bool:
         """Refresh the view; return whether ZooKeeper answered.
@@ -327,9 +334,9 @@ class ShardSpreader:
         Raises ConfigError: the cluster has a feature level that this version does not support. An older daemon that
         starts while the level is raised finds it here.
         """
-        instances = await self.elections.registry.instances()
-        maintenance = await self.elections.registry.maintenance()
-        config = await self.elections.registry.config()
+        instances = await self._elections.registry.instances()
+        maintenance = await self._elections.registry.maintenance()
+        config = await self._elections.registry.config()
         if instances is None or maintenance is None:
             return False
         level = max(level_of(config or {"level": 0}), self.view.level)
@@ -346,18 +353,18 @@ class ShardSpreader:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < spread.BUDGET_SECONDS]
-        enabled, replicas = self.settings().enabled, self.replicas()
+        enabled, replicas = self._settings().enabled, self._replicas()
         seen_here = self.own.record.readiness, self.own.leaving, self._abandoned.copy()
         if self.decided.seen != (seen := (self.view, self._seen_queues(), seen_here, enabled, replicas)):
             daemons, queues = self._live_daemons(), self._shard_queues()
             free = [replace(q, fixed=q.fixed or not enabled) for q in queues]
             following = successors(daemons, free, replicas)
             self.decided = Decided(seen, daemons, spread.plan(daemons, map(self._with_abandoned, queues)), following)
-            self.standby.assign(following)
-        led = [each for each in self.controllers if each.leadership.role is Role.LEADING]
+            self._standby.assign(following)
+        led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
         for controller in led:
             for first in self.decided.successors.get(controller.shard, ())[:1]:
-                self.elections.place_next(controller.shard, first)
+                self._elections.place_next(controller.shard, first)
         moves = [each for each in self.decided.plan.moves if enabled or each.reason != "spread"]
         if not moves:
             return
@@ -367,33 +374,33 @@ class ShardSpreader:
             without_topics=frozenset(
                 each.shard for each in led if each.leader is not None and not each.leader.state.topics
             ),
-            in_flight=frozenset(each.shard for each in self.controllers if each.transfer is not None),
+            in_flight=frozenset(each.shard for each in self._controllers if each.transfer is not None),
             spread_at=self._spread_at,
             abandoned=self._abandoned,
         )
-        settle_seconds = self.settings().settle_seconds
-        for move in spread.startable(moves, self.instance, history, now, settle_seconds=settle_seconds):
+        settle_seconds = self._settings().settle_seconds
+        for move in spread.startable(moves, self._instance, history, now, settle_seconds=settle_seconds):
             self._start(move, now, timeout_seconds)
 
     def _leave_terms(self) -> None:
         """Leave shards to others before their terms: after a start of all daemons, or because this one cannot lead."""
-        lacks, spreads = self.own.record.readiness in LACKS, self.settings().enabled
+        lacks, spreads = self.own.record.readiness in LACKS, self._settings().enabled
         in_line = [
             each.shard
-            for each in self.controllers
+            for each in self._controllers
             if (spreads and each.waits_to_restore) or (lacks and each.leadership.role is Role.CATCHING_UP)
         ]
         if not in_line:
             return
-        for shard in left_to_others(self.instance, in_line, self._seen_queues(), self.decided.daemons):
+        for shard in left_to_others(self._instance, in_line, self._seen_queues(), self.decided.daemons):
             log.info("term.left", shard=shard)
-            self.controllers[shard].post(Event.TERM_LEFT)
+            self._controllers[shard].post(Event.TERM_LEFT)
 
     def _start(self, move: spread.Move, now: float, timeout_seconds: float) -> None:
         log.info("transfer.started", shard=move.shard, successor=move.target, reason=move.reason)
         if move.reason == "spread":
             self._spread_at.append(now)
-        outcome = self.controllers[move.shard].start_transfer(move.target, move.reason, timeout_seconds)
+        outcome = self._controllers[move.shard].start_transfer(move.target, move.reason, timeout_seconds)
         outcome.add_done_callback(lambda done: self._note(move.shard, move.target, done.result()))
 
     def _note(self, shard: int, target: str, problem: str | None, token: str | None = None) -> None:
@@ -411,8 +418,8 @@ class ShardSpreader:
                 name,
                 settled=record.settled,
                 in_maintenance=name in self.view.maintenance,
-                leaving=record.leaving or (name == self.instance and self.own.leaving),
-                readiness=self.own.record.readiness if name == self.instance else record.readiness,
+                leaving=record.leaving or (name == self._instance and self.own.leaving),
+                readiness=self.own.record.readiness if name == self._instance else record.readiness,
             )
             for name, record in self.view.records.items()
         ]
@@ -433,7 +440,7 @@ class ShardSpreader:
         return replace(queue, abandoned=counts) if counts else queue
 
     def _seen_queues(self) -> dict[int, SeenQueue]:
-        queues = ((each.shard, self.elections.queue(each.shard)) for each in self.controllers)
+        queues = ((each.shard, self._elections.queue(each.shard)) for each in self._controllers)
         return {shard: queue for shard, queue in queues if queue is not None}
 
 

@@ -207,8 +207,7 @@ class Admin:
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
         pages = await self._list(None, requests.ListTopics(), replies.TopicList)
-        found = [topic for page in pages for topic in page.topics]
-        return sorted(found, key=lambda info: info.topic)
+        return sorted((topic for page in pages for topic in page.topics), key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""

@@ -10,7 +10,7 @@ A topic that cannot be written to keeps its dead records waiting, and no others.
 heartbeat.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import Final
 
@@ -92,18 +92,17 @@ class DeadLetterSender:
             for topic, of_topic in groupby(letters, key=lambda each: each.topic):
                 stored: list[tuple[int, int]] = []
                 try:
-                    await self._send_to(producer, topic, of_topic, stored)
+                    await self._send_to(producer, topic, list(of_topic), stored)
                 except NOT_SENT as error:
                     self.problem = f"dead-letter topic {topic!r}: {error}"[:MAX_PROBLEM_CHARACTERS]
                 if stored:
                     await self._context.requests.confirm_dead_letters(stored)
 
     async def _send_to(
-        self, producer: Producer, topic: str, letters: Iterable[DeadLetter], stored: list[tuple[int, int]]
+        self, producer: Producer, topic: str, letters: list[DeadLetter], stored: list[tuple[int, int]]
     ) -> None:
         """Send ``letters`` to ``topic``; add what is there to ``stored``."""
         await producer.open(topic)
-        letters = list(letters)
         if any(each.parked_number for each in letters):
             await self._keep(topic)
         position = producer.source_position
