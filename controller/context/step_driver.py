@@ -11,7 +11,7 @@ The budget of a turn is counted work and not time, so that the same events take 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from shard.steps import Steps
 
@@ -101,8 +101,7 @@ class StepDriver:
             try:
                 cost = next(steps)
             except StopIteration as end:
-                result: ResultT = end.value
-                return result
+                return cast("ResultT", end.value)
             await self._budget.spend(cost)
 
     async def run(self) -> None:
@@ -151,8 +150,7 @@ class SerialSteps:
                 cost = next(steps)
         except StopIteration as end:
             self._on_complete()
-            result: ResultT = end.value
-            return result
+            return cast("ResultT", end.value)
         finally:
             del self._urgencies[turn]
             for each in self._urgencies:

@@ -181,6 +181,8 @@ class DrainSupervisor(BackgroundService):
                 await asyncio.sleep(self._times.ping_interval)
                 await self._patient_ping(connection)
         except DrainCheckError as error:
+            if error.failure != "timed_out":  # If it has ended, its code says more in a moment.
+                await asyncio.sleep(self._times.stop_hung)
             return f"the Spark process failed a ping: {error}"
         finally:
             connection.close()
