@@ -10,7 +10,8 @@ Rules:
 4. A parked record of a stream is open until it has been processed or its key was dropped. It is not sent back, which
    would break the order: its key is resumed. Only while no key is parked, the position of rule 1 is moved.
 5. Who has seen the letters up to `OpenLetters.through` acts on no later ones, and not on those of another topic, of
-   another ledger, or of an older ledger that was put back: it is a position as a copy stores it.
+   another ledger, or of an older ledger that was put back: it is a position as a copy stores it. Nor are they sent to
+   a topic that was created again.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -75,10 +76,8 @@ class OpenLetters:
                     yield record, origin
 
     def _is_open(self, record: LedgerRecord, origin: Origin) -> bool:
-        if self.described.type != "STREAM":
-            return True
         finished = self.parked.get(record.key)
-        return finished is not None and origin.parked_number > finished
+        return self.described.type != "STREAM" or (finished is not None and origin.parked_number > finished)
 
     def origin(self, record: LedgerRecord) -> Origin | None:
         """Return the origin of a record that is a dead letter of this subscription; None: it is not (rule 3)."""
@@ -102,7 +101,9 @@ class OpenLetters:
         name = f"replay-{store.shard}-{store.topic_id}-{target.shard}-{self.described.subscription_id}"
         sent = []
         async with Producer(admin.client, name, ProducerSettings(reserved_headers=True)) as producer:
-            await producer.open(target.topic)
+            await producer.open(target.topic)  # From here on it sends to no later topic of this name.
+            if (await admin.describe_topic(target.topic)).topic_id != target.topic_id:
+                raise HeadgateError(f"topic {target.topic!r} was deleted and created again: {LIST_AGAIN}")
             progress = await self._progress(producer.source_position)
             send = partial(producer.send, target.topic)
             async with aclosing(self.reader(progress.starts).stored()) as records:
@@ -116,12 +117,11 @@ class OpenLetters:
         return len(sent)
 
     async def _progress(self, stored: bytes | None) -> CopyProgress:
-        opened = self.opened
-        now = Snapshot(opened.description, opened.ledger_id, *await opened.newest())
+        now = Snapshot(self.opened.description, self.opened.ledger_id, *await self.opened.newest())
         position = beginning(now.topic, now.ledger_id) if stored is None else decode_copy(stored)
         assert position is not None, "only replays use this name"
         position = replace(position, ledger_id=now.ledger_id)  # A copy has another id. Its history is compared, too.
-        starts = await opened.starts_after(position, now, remedy="drop the dead letters", skip_pruned=True)
+        starts = await self.opened.starts_after(position, now, remedy="drop the dead letters", skip_pruned=True)
         return CopyProgress(now, {each: max(offset, self.starts.get(each, 0)) for each, offset in starts.items()})
 
 

@@ -86,13 +86,9 @@ def numbers(*contenders: Contender) -> list[int]:
 RESTORE_SECONDS = 10.0
 
 
-async def restores_slowly(daemon: Contender) -> None:
+def restores_slowly(daemon: Contender) -> None:
     """Let it restore one state after the other, each in two steps and ten seconds."""
-
-    async def spend(cost: int) -> None:
-        await asyncio.sleep(RESTORE_SECONDS / 2)
-
-    daemon.controller._context.restoring.budget.spend = spend
+    daemon.controller._context.restoring.budget.spend = lambda _: asyncio.sleep(RESTORE_SECONDS / 2)
 
 
 async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Daemons) -> None:
@@ -139,8 +135,8 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
     began = asyncio.get_running_loop().time()
     with capture_logs() as logs:
         b, c = await daemons.start("b"), await daemons.start("c")
-        await restores_slowly(b)
-        await restores_slowly(c)
+        restores_slowly(b)
+        restores_slowly(c)
         await until(lambda: len(b.led | c.led) == SHARDS, SHARDS * RESTORE_SECONDS + 20)
     assert (asyncio.get_running_loop().time() - began < (SHARDS - 0.5) * RESTORE_SECONDS) == enabled
     left = [line["shard"] for line in logs if line["event"] == "term.left"]

@@ -156,9 +156,12 @@ async def test_a_replay_closes_no_letters_of_a_topic_that_is_created_again_meanw
 async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sent_back(deleted: str):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
         await die(world, 2)
+        known, _ = await listed(world)
         if deleted == "topic":
             await admin.delete_topic("orders", force=True)
             await admin.create_topic("orders")
+            with pytest.raises(HeadgateError, match="'orders' was deleted and created again"):
+                await known.send_back(admin)
         else:
             await admin.delete_subscription("orders", "jobs", force=True)
         await admin.create_subscription("orders", "jobs", type="QUEUE")
