@@ -3,8 +3,8 @@
 An object is written to an unnamed file, fsynced, then linked to its name: atomic, and never a
 partial object, even after a power failure. File systems without unnamed files get a temporary name.
 
-Once an object is written, its thread opens the file of the folder's next one: some file systems take as long for that
-as for the write. An unused one has no name, and ends with the process.
+Once a folder has an object, the file of the next one is opened ahead: some file systems take as long for that as for
+the write. An unused one has no name, and ends with the process.
 
 A root that had objects, and is empty or missing, is not created again: its disk has been unmounted. What a leader would
 store in the folder below it, and acknowledge, would be gone once the disk is back.
@@ -16,7 +16,7 @@ import errno
 import os
 import secrets
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -54,31 +54,31 @@ class LocalWriter:
             self._writes[thread] -= 1
             if not outcome.done():
                 outcome.set_result(error)
+            loop.call_soon(self._prepare, folder)  # After the turn of who waits, which may write the next object.
 
-        def write() -> None:
-            error: BaseException | None = None
-            try:
-                self._create(folder, name, data)
-            except BaseException as raised:  # noqa: BLE001 - the caller raises it
-                error = raised
+        def written(write: Future[None]) -> None:
             with contextlib.suppress(RuntimeError):  # The loop was closed after the caller was cancelled.
-                loop.call_soon_threadsafe(report, error)
-            # Beside another write, this would delay that one by as much as it saves.
-            if sum(self._writes) <= 1 and folder not in self._ahead:
-                self._open_ahead(folder)
+                loop.call_soon_threadsafe(report, write.exception())
 
         # `run_in_executor` takes two turns of the loop more to tell the outcome, and every reply waits for it.
         self._writes[thread] += 1
-        self._threads[thread].submit(write)
+        self._threads[thread].submit(self._create, folder, name, data).add_done_callback(written)
         if (error := await outcome) is not None:
             raise error
 
-    def _open_ahead(self, folder: str) -> None:
+    def _prepare(self, folder: str) -> None:
+        # Beside another write, this would delay that one by as much as it saves.
+        if any(self._writes) or folder in self._ahead:
+            return
         folders = list(self._ahead)  # Writers take files meanwhile.
         if len(folders) >= MAX_FILES_AHEAD and (handle := self._ahead.pop(folders[0], None)) is not None:
             os.close(handle)
+        self._threads[0].submit(self._open_ahead, folder)
+
+    def _open_ahead(self, folder: str) -> None:
         with contextlib.suppress(OSError):  # The next write reports it.
-            if (handle := self._open_unnamed(folder)) is not None and self._ahead.setdefault(folder, handle) != handle:
+            handle = self._open_unnamed(folder)
+            if handle is not None and self._ahead.setdefault(folder, handle) != handle:
                 os.close(handle)
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
