@@ -60,7 +60,7 @@ class DaemonContext(CommandContext):
         await move_ledger(settings, before)
 
     def new_daemon(self, settings: Settings) -> Daemon:
-        # pyarrow imports it for conversions that a daemon never makes: 20 MB, and a sixth of its start.
+        # pyarrow imports it for conversions that a daemon never makes: 24 MB, and a tenth of its start.
         sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
         from controller.daemon import Daemon  # noqa: PLC0415
 

@@ -98,7 +98,7 @@ class DrainConnection:
         settings, supervisor = self.settings.drain, self._supervisor
         self._ledger_id = ledger_id
         if settings.results is not None:
-            # Its import takes an eighth of a daemon's start.
+            # Most daemons ask Spark, and start sooner without this import.
             from drain.checker.results_checker import ResultsChecker  # noqa: PLC0415
 
             self._checker = ResultsChecker(

@@ -133,15 +133,14 @@ class SerialSteps:
         self.budget = budget
         self._on_complete = on_complete
         self._urgencies: dict[asyncio.Event, Callable[[], bool]] = {}
-        """By what begins the turn of each work, in order of the calls."""
+        """Event that begins the turn of a work → whether that is urgent, by the order of the calls. The first urgent one goes first."""
 
     async def complete(self, steps: Steps[ResultT], is_urgent: Callable[[], bool]) -> ResultT:
-        """Take ``steps``, and return their result. What they raise is the caller's. They may become urgent."""
+        """Take ``steps``, and return their result or raise what they raise. ``is_urgent`` is asked before each step."""
         turn, cost = asyncio.Event(), 0
         self._urgencies[turn] = is_urgent
         try:
             while True:
-                # The first that is urgent, or the first of all.
                 while (first := min(self._urgencies, key=lambda each: not self._urgencies[each]())) is not turn:
                     first.set()
                     turn.clear()

@@ -52,7 +52,7 @@ class SupervisorTimes:
     """From SIGTERM to SIGKILL."""
     stop_hung: float = 1.0
     """The same for a process that did not answer. It does not react to SIGTERM either, and children of sealed
-    segments wait. A kill damages nothing: results are published whole or not at all."""
+    segments wait. A kill damages nothing: results are published whole or not at all. An exit code has as long."""
 
 
 def service_command(ledger_url: str, socket: str, folder: Path, options: Sequence[str] = ()) -> list[str]:

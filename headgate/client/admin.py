@@ -706,7 +706,8 @@ async def check_dead_letter_topic(
 
     Only a client sees the topics of all shards.
     """
-    pending, seen = list[tuple[str, ...]]([(topic, dead_letter_topic)]), set[str]()
+    pending: list[tuple[str, ...]] = [(topic, dead_letter_topic)]
+    seen: set[str] = set()
     while pending:
         way = pending.pop()
         if way[-1] == topic:
