@@ -133,7 +133,7 @@ class SerialSteps:
         self.budget = budget
         self._on_complete = on_complete
         self._urgencies: dict[asyncio.Event, Callable[[], bool]] = {}
-        """Event that begins the turn of a work → whether that is urgent, in order of the calls. Urgent ones go first."""
+        """Event that begins the turn of a work → whether it is urgent, in order of the calls. Urgent ones go first."""
 
     async def complete(self, steps: Steps[ResultT], is_urgent: Callable[[], bool]) -> ResultT:
         """Take ``steps``, and return their result or raise what they raise. ``is_urgent`` is asked before each step."""
