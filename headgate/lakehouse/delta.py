@@ -30,7 +30,7 @@ from headgate.reading.topic_position import TopicPosition
 ORIGIN: Final = "headgate.origin"
 """The property of a table that names its topic, as the position before all records. It marks commits, too."""
 RECENT_COMMITS: Final = 100
-"""Those among which the last export is looked for."""
+"""Those among which the last export is looked for first."""
 
 
 class DeltaExport:
@@ -102,15 +102,15 @@ class DeltaExport:
     def _require_its_rows(self) -> None:
         """Raise HeadgateError if the table was restored to a version before the last export: its transactions stay."""
         commits = self._table.history(RECENT_COMMITS)
+        if not any(ORIGIN in each for each in commits):
+            commits = self._table.history()
         ours = next((each["version"] for each in commits if ORIGIN in each), commits[-1]["version"])
+        present = commits[0]["version"]
         for commit in commits:
-            if commit.get("operation") == "RESTORE" and commit["version"] > ours:
-                to = commit["operationParameters"].get("version")
-                if to is None or int(to) < ours:
-                    raise HeadgateError(
-                        f"{self.name} was restored, and lacks rows of an export: export to another table"
-                    )
-                return
+            if commit.get("operation") == "RESTORE" and ours < commit["version"] <= present:
+                present = int(commit["operationParameters"].get("version") or -1)
+        if present < ours:
+            raise HeadgateError(f"{self.name} was restored, and lacks rows of an export: export to another table")
 
     def _version(self, name: str) -> int | None:
         return self._table.transaction_version(f"{self._app}/{name}")

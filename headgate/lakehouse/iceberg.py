@@ -1,9 +1,11 @@
 """Iceberg tables, with pyiceberg and the catalogs that it is configured for.
 
 A position is a property of the snapshot that added the rows. So a table that is rolled back has the position of its
-rows. It is a property of the table as well, because old snapshots expire. pyiceberg repeats a commit that came too late
-on the new state of the table, where it would add the rows of another export again: a property forbids that. It compares
-no columns, so what is in one that was dropped meanwhile would be lost: a requirement forbids that.
+rows. It is a property of the table as well, because old snapshots expire. That one counts only if the last row of the
+last export is in the table: once another program has committed, no number tells that a table was rolled back. pyiceberg
+repeats a commit that came too late on the new state of the table, where it would add the rows of another export again:
+a property forbids that. It compares no columns, so what is in one that was dropped meanwhile would be lost: a
+requirement forbids that.
 """
 
 from typing import Any, Final, cast
@@ -11,6 +13,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, TableRequirement, TableUpdate
@@ -22,6 +25,8 @@ from headgate.lakehouse.tables import PROPERTY, created_again, decoded, encoded,
 from headgate.reading.topic_position import TopicPosition
 
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+LAST_ROW: Final = "headgate.last-row"
+"""The property of a table that names the last row of the last export, by segment and offset."""
 NAME_PARTS: Final = 3
 NEED_URI: Final = {"rest", "sql", "hive"}
 """Types of catalogs."""
@@ -45,7 +50,7 @@ class IcebergExport:
         errors = table_errors(self.name, CommitFailedException, is_stored=self._is_stored, missing=(NoSuchTableError,))
         with errors, self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
-            transaction.set_properties(stated)
+            transaction.set_properties(stated | {LAST_ROW: f"{rows['segment'][-1]} {rows['offset'][-1]}"})
         self.position = position
 
     def _is_stored(self) -> bool:
@@ -68,16 +73,19 @@ class IcebergExport:
         )
         text = next(filter(None, stated), None)
         if text is None and (text := self._table.properties.get(PROPERTY)) is not None:
-            # The property is that of the last export. A rollback lowers the number of the present snapshot only.
-            present = newest.sequence_number if newest else 0
-            if present != getattr(self._table.metadata, "last_sequence_number", present):
+            if (last := self._table.properties.get(LAST_ROW)) is not None and not self._has_row(*last.split()):
                 raise HeadgateError(
-                    f"{self.name} was rolled back, or has branches, and the snapshots with its position have expired: "
-                    "export to another table"
+                    f"{self.name} was rolled back, or the last row of its last export was deleted, and the snapshots "
+                    f"with its position have expired: export to another table, or remove the property {LAST_ROW} if "
+                    "rows were deleted on purpose only"
                 )
         elif text is None and newest is not None:
             raise foreign_rows(self.name)
         return None if text is None else decoded(text, self.name)
+
+    def _has_row(self, segment: str, offset: str) -> bool:
+        row = And(EqualTo("segment", int(segment)), EqualTo("offset", int(offset)))
+        return len(self._table.scan(row, ("offset",), limit=1).to_arrow()) > 0
 
 
 class _ConfirmingCatalog:

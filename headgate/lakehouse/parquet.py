@@ -34,6 +34,7 @@ class ParquetExport:
         self._store = open_store(url if "://" in url else Path(url).absolute().as_uri())
         if others := sorted({*asyncio.run(self._store.folders(""))} - {FOLDER}):
             raise ConfigError(f"{self.name} has {', '.join(others)} beside {FOLDER}: choose a folder without a table")
+        self._folder_id = asyncio.run(self._claim_id())  # Before the names: another folder has another id.
         numbers = chunk_numbers(asyncio.run(self._store.names(FOLDER)))
         self._number = max(numbers, default=0)
         self.position: TopicPosition | None = None
@@ -44,7 +45,6 @@ class ParquetExport:
             if PROPERTY.encode() not in metadata:
                 raise foreign_rows(self.name)
             self.position = decoded(metadata[PROPERTY.encode()], self.name)
-        self._folder_id = asyncio.run(self._claim_id())
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         out = BytesIO()

@@ -26,7 +26,7 @@ from pyiceberg.utils.config import Config
 from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse import delta
 from headgate.lakehouse.delta import DeltaExport
-from headgate.lakehouse.iceberg import IcebergExport
+from headgate.lakehouse.iceberg import LAST_ROW, IcebergExport
 from headgate.lakehouse.parquet import ParquetExport
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import ExportTable, OpenTable, TableConflictError, decoded
@@ -270,6 +270,24 @@ def test_an_export_does_not_continue_in_a_table_that_was_deleted(
     assert [b"a"] * again + [b"z"] == kind.values()
 
 
+def test_a_parquet_folder_that_is_created_again_while_an_export_opens_it_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> ExportTable:
+        return ParquetExport(str(tmp_path / "orders"), ORIGIN, TableRows(None, by_day=False))
+
+    def read(*given: Any) -> pq.ParquetFile:
+        monkeypatch.undo()
+        shutil.rmtree(tmp_path / "orders")
+        opened().append(rows(b"a"), position(1, s0=1))
+        return pq.ParquetFile(*given)
+
+    opened().append(rows(b"a", b"b"), position(1, s0=2))
+    monkeypatch.setattr("headgate.lakehouse.parquet.pq.ParquetFile", read)
+    with pytest.raises(HeadgateError, match="was deleted and created again meanwhile"):
+        opened().append(rows(b"c"), position(2, s0=3))
+
+
 @pytest.mark.parametrize("dropped", [False, True], ids=["added", "dropped"])
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
 def test_a_change_of_columns_during_an_export_ends_it(
@@ -331,8 +349,11 @@ def test_positions_survive_the_maintenance_of_a_delta_table(tmp_path: Path) -> N
     assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
 
 
-def test_a_delta_table_that_was_restored_to_before_the_last_export_is_refused(tmp_path: Path) -> None:
+def test_a_delta_table_that_was_restored_to_before_the_last_export_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its transaction identifiers stay, so the next export would leave out what was taken back."""
+    monkeypatch.setattr(delta, "RECENT_COMMITS", 2)
     url = str(tmp_path / "orders")
     for chunk in range(1, 4):
         DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).append(rows(b"a"), position(chunk, s0=chunk))
@@ -340,9 +361,13 @@ def test_a_delta_table_that_was_restored_to_before_the_last_export_is_refused(tm
     DeltaTable(url).restore(3)  # What another program did is taken back, and nothing of an export.
     assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
     DeltaTable(url).restore(2)
-
-    with pytest.raises(HeadgateError, match="was restored, and lacks rows of an export"):
-        DeltaExport(url, ORIGIN, TableRows(None, by_day=False))
+    for _ in range(3):
+        with pytest.raises(HeadgateError, match="was restored, and lacks rows of an export"):
+            DeltaExport(url, ORIGIN, TableRows(None, by_day=False))
+        DeltaTable(url).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+        DeltaTable(url).restore(DeltaTable(url).version() - 1)
+    DeltaTable(url).restore(4)
+    assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
 
 
 def table_of_orders() -> Table:
@@ -362,28 +387,38 @@ def test_an_iceberg_table_that_is_rolled_back_continues_there(iceberg: Kind) -> 
     assert [b"1", b"2", b"4"] == iceberg.values()
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("rolled_back", [False, True])
 def test_an_iceberg_table_without_old_snapshots_continues_behind_its_rows_or_is_refused(
-    iceberg: Kind, rolled_back: bool
+    iceberg: Kind, rolled_back: bool, rewritten: bool, version: str
 ) -> None:
     """The position of the last export is in the table, but the rolled back one has not its rows."""
+    catalog, columns = load_catalog("lake"), TableRows(None, by_day=False).schema
+    catalog.create_namespace("a")
+    catalog.create_table("a.orders", columns, properties={"format-version": version})
     iceberg.opened().append(rows(b"1"), position(1, s0=1))
     table_of_orders().overwrite(table_of_orders().scan().to_arrow())  # Another program compacts it.
     if rolled_back:
         compacted = table_of_orders().current_snapshot()
-        iceberg.opened().append(rows(b"2"), position(2, s0=2))
+        iceberg.opened().append(rows(b"1", b"2").slice(1), position(2, s0=2))
         with table_of_orders().manage_snapshots() as snapshots:
             snapshots.rollback_to_snapshot(compacted.snapshot_id)
+    if rewritten:
+        table_of_orders().overwrite(table_of_orders().scan().to_arrow())
     table = table_of_orders()
     with table.maintenance.expire_snapshots() as expired:
         for snapshot in table.metadata.snapshots:
             if snapshot != table.current_snapshot():
                 expired.by_id(snapshot.snapshot_id)
     if rolled_back:
-        with pytest.raises(HeadgateError, match=r"was rolled back, .* have expired: export to another table"):
+        with pytest.raises(
+            HeadgateError, match=r"was rolled back, .* have expired: export to another table, or remove"
+        ):
             iceberg.opened()
-    else:
-        assert iceberg.opened().position == position(1, s0=1)
+        with table_of_orders().transaction() as transaction:
+            transaction.remove_properties(LAST_ROW)
+    assert iceberg.opened().position == position(1 + rolled_back, s0=1 + rolled_back)
 
 
 def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) -> None:
