@@ -3,7 +3,8 @@
 1. The position is (number, rows, digest): the batch of the query that the producer is named after, or the moment of a
    write that is no stream. A task that runs again, or beside another one, skips the rows that are stored. The digest
    tells whether they are the same, in any order: a checkpoint that was copied gives other rows to the same batch.
-   A partition that has no row when it is repeated is compared by the driver, when all others are stored.
+   A partition that has no row when it is repeated, or does not exist, is compared by the driver when all others are
+   stored.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 4. The incarnation of the query's own name is the number of batches that it has committed. A ledger that lacks those
@@ -15,6 +16,7 @@ import re
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
@@ -157,15 +159,15 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
         yield key, value, tuple((header["name"], header["value"]) for header in given), at_ms
 
 
+@dataclass
 class PartitionStored(WriterCommitMessage):
     """What the driver learns of a task. It compares the empty ones: each producer would be a connection."""
 
-    def __init__(self, query: str, producer: str, number: int) -> None:
-        """``query``: its own name; empty for a write that is no stream."""
-        self.query = query
-        self.producer = producer
-        self.number = number
-        self.empty = False
+    query: str
+    """Its own name; empty for a write that is no stream."""
+    producer: str
+    number: int
+    empty: bool = False
 
 
 class _Writer:
@@ -209,7 +211,7 @@ class _Writer:
         return task
 
     def commit(self, messages: list[WriterCommitMessage | None], *_: int) -> None:
-        """Raise HeadgateError: rows of a partition are stored that had none this time, or the batch does not follow."""
+        """Raise HeadgateError: rows of a partition are stored that has none this time, or the batch does not follow."""
         tasks = [each for each in messages if isinstance(each, PartitionStored)]
         query = next((each for each in tasks if each.query), None)
         if query is not None or any(each.empty for each in tasks):
@@ -219,8 +221,10 @@ class _Writer:
     async def _commit(self, tasks: list[PartitionStored], query: PartitionStored | None) -> None:
         empty = [each for each in tasks if each.empty]
         async with Client.from_config(self._config, "spark") as client:
-            if query is not None and empty == tasks:
-                await self._require_followed(client, query)
+            if query is not None:
+                if empty == tasks:
+                    await self._require_followed(client, query)
+                empty.append(PartitionStored(query.query, f"{query.query}-{len(tasks)}", query.number))
             questions = (self._position(client, each.producer) for each in empty)
             for each, answer in zip(empty, await asyncio.gather(*questions, return_exceptions=True), strict=True):
                 if isinstance(answer, BaseException):

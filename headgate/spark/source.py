@@ -110,13 +110,9 @@ class TopicAccess:
         Raises OtherHistoryError or PositionOutOfRangeError: a record after it does not exist any more. With
         ``skip_pruned`` the pruned ones are passed over.
         """
-        return self._loop.run(self._offsets_after(position, now, skip_pruned))
-
-    async def _offsets_after(self, position: StreamPosition, now: Snapshot, skip_pruned: bool) -> dict[int, int]:
-        source, _ = await self._open()
-        return now.ends | await source.starts_after(
-            position, now, remedy=REMEDY, if_pruned=IF_PRUNED, skip_pruned=skip_pruned
-        )
+        source, _ = self._loop.run(self._open())
+        starts = source.starts_after(position, now, remedy=REMEDY, if_pruned=IF_PRUNED, skip_pruned=skip_pruned)
+        return now.ends | self._loop.run(starts)
 
     def offsets_of(self, text: str, now: Snapshot) -> dict[int, int]:
         """Return the offset of each segment that an option names. Raises ConfigError, or as `offsets_after`."""

@@ -9,39 +9,28 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError
+from headgate.protocol.replies import SourcePosition
 from headgate.spark import sink
 from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
-from headgate.spark.sink import (
-    SENT_BYTES,
-    SENT_ROWS,
-    PartitionStored,
-    Row,
-    StoredRows,
-    TopicStreamWriter,
-    check_columns,
-    portion,
-    require_followed,
-    rows_of,
-    rows_stored,
-    unstored,
-)
 from headgate.spark.source import SCHEMA, TopicStreamReader
 
 KEY_VALUE = StructType().add("key", StringType()).add("value", StringType())
 
 
-ROWS: list[Row] = [(b"k", b"%d" % number, (), None) for number in range(4)]
+ROWS: list[sink.Row] = [(b"k", b"%d" % number, (), None) for number in range(4)]
 
 
-def stored_after(rows: list[Row]) -> StoredRows:
+def stored_after(rows: list[sink.Row]) -> sink.StoredRows:
     """Return what a task of write 7 has stored that ended after ``rows``."""
-    return rows_stored([position for position, _ in unstored(rows, StoredRows(0, 0), 7)][-1], 7)
+    return sink.rows_stored([position for position, _ in sink.unstored(rows, sink.StoredRows(0, 0), 7)][-1], 7)
 
 
 def test_a_task_skips_what_its_batch_has_stored_in_any_order_if_that_is_all() -> None:
-    assert [row for _, row in unstored(ROWS, stored_after(ROWS[:3]), 7)] == ROWS[3:]
-    assert not list(unstored(ROWS[::-1], stored_after(ROWS), 7))
-    assert rows_stored(None, 7) == rows_stored(b"spark 6 90 a1", 7) == StoredRows(0, 0), "of this batch none is stored"
+    assert [row for _, row in sink.unstored(ROWS, stored_after(ROWS[:3]), 7)] == ROWS[3:]
+    assert not list(sink.unstored(ROWS[::-1], stored_after(ROWS), 7))
+    assert sink.rows_stored(None, 7) == sink.rows_stored(b"spark 6 90 a1", 7) == sink.StoredRows(0, 0), (
+        "of this batch none is stored"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,9 +42,9 @@ def test_a_task_skips_what_its_batch_has_stored_in_any_order_if_that_is_all() ->
     ],
     ids=["other bytes", "order", "fewer"],
 )
-def test_a_task_whose_rows_are_others_than_its_batch_has_stored_stores_nothing(rows: list[Row], text: str) -> None:
+def test_a_task_whose_rows_are_others_than_its_batch_has_stored_stores_nothing(rows: list[sink.Row], text: str) -> None:
     with pytest.raises(HeadgateError, match=text):
-        list(unstored(rows, stored_after(ROWS[:2]), 7))
+        list(sink.unstored(rows, stored_after(ROWS[:2]), 7))
 
 
 @pytest.mark.parametrize(
@@ -65,17 +54,17 @@ def test_a_task_whose_rows_are_others_than_its_batch_has_stored_stores_nothing(r
 )
 def test_a_task_that_comes_too_late_stores_nothing(position: bytes, text: str) -> None:
     with pytest.raises(HeadgateError, match=text):
-        rows_stored(position, 7)
+        sink.rows_stored(position, 7)
 
 
 @pytest.mark.parametrize("committed", [0, 7, 8], ids=["unknown", "those before", "also this one"])
 def test_a_batch_follows_those_that_the_ledger_has(committed: int) -> None:
-    require_followed(7, committed)
+    sink.require_followed(7, committed)
     for other in (1, 6, 9):
         with pytest.raises(
             HeadgateError, match=f"at batch 7, and the ledger has its batches up to {other - 1}: an older"
         ):
-            require_followed(7, other)
+            sink.require_followed(7, other)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +79,7 @@ def test_a_batch_follows_those_that_the_ledger_has(committed: int) -> None:
 )
 def test_columns_are_checked(schema: StructType, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        check_columns(schema)
+        sink.check_columns(schema)
 
 
 def test_rows_have_bytes_milliseconds_and_headers_and_no_null_key() -> None:
@@ -100,20 +89,23 @@ def test_rows_have_bytes_milliseconds_and_headers_and_no_null_key() -> None:
     times = pa.array([1_500_999, None], pa.timestamp("us", "UTC"))
     batch = pa.record_batch({"key": ["a", "b"], "value": [b"1", b"2"], "headers": headers, "timestamp": times})
 
-    assert [(b"a", b"1", (("n", b"1"),), 1500), (b"b", b"2", (), None)] == list(rows_of(batch))
-    assert [(b"a", b"1", (), None)] == list(rows_of(batch.select(["key", "value"]).slice(0, 1)))
+    assert [(b"a", b"1", (("n", b"1"),), 1500), (b"b", b"2", (), None)] == list(sink.rows_of(batch))
+    assert [(b"a", b"1", (), None)] == list(sink.rows_of(batch.select(["key", "value"]).slice(0, 1)))
     with pytest.raises(HeadgateError, match="a key is null, and a record needs one: filter such rows"):
-        list(rows_of(pa.record_batch({"key": [None], "value": ["x"]})))
+        list(sink.rows_of(pa.record_batch({"key": [None], "value": ["x"]})))
     for wrong in (None, {"name": None, "value": b"1"}, {"name": "n", "value": None}):
         given = pa.array([[wrong]], headers.type)
         with pytest.raises(HeadgateError, match="a header is null, or has no name or no value"):
-            list(rows_of(pa.record_batch({"key": ["a"], "value": ["x"], "headers": given})))
+            list(sink.rows_of(pa.record_batch({"key": ["a"], "value": ["x"], "headers": given})))
 
 
 def test_large_rows_are_sent_a_few_together() -> None:
-    rows = ((b"", (b"", bytes(size), (), None)) for size in (1, SENT_BYTES - 1, 1, SENT_BYTES, *[0] * (SENT_ROWS + 1)))
+    rows = (
+        (b"", (b"", bytes(size), (), None))
+        for size in (1, sink.SENT_BYTES - 1, 1, sink.SENT_BYTES, *[0] * (sink.SENT_ROWS + 1))
+    )
 
-    assert [2, 2, SENT_ROWS, 1, 0] == [len(portion(rows)) for _ in range(5)]
+    assert [2, 2, sink.SENT_ROWS, 1, 0] == [len(sink.portion(rows)) for _ in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +133,28 @@ def test_a_schema_selects_columns_of_a_topic() -> None:
         TopicStreamReader(options, KEY_VALUE)
 
 
+def stream_writer(monkeypatch: pytest.MonkeyPatch) -> sink.TopicStreamWriter:
+    monkeypatch.setattr(sink, "load_client_config", lambda _: None)
+    monkeypatch.setattr(sink.Client, "from_config", Mock(return_value=AsyncMock()))
+    schema = StructType().add("key", StringType()).add("value", StringType())
+    return sink.TopicStreamWriter(
+        checked(SinkOptions, {"path": "t", "timeoutseconds": "0.02"}), schema, overwrite=False
+    )
+
+
+def test_a_partition_that_a_repeated_batch_does_not_have_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows may be in another partition now, where they were stored again."""
+    asked = AsyncMock(side_effect=[SourcePosition(topic_id=1, position=b"spark 7 1 a1")])
+    monkeypatch.setattr(sink.TopicStreamWriter, "_position", asked)
+    with pytest.raises(HeadgateError, match="'spark-q-1': 1 rows are stored, and the repeated task has 0"):
+        stream_writer(monkeypatch).commit([sink.PartitionStored("spark-q", "spark-q-0", 7)])
+
+
 def store_by(monkeypatch: pytest.MonkeyPatch, **producer: Any) -> None:
     """Store one row by a producer whose methods do this, with a timeout of 20 ms."""
-    schema = StructType().add("key", StringType()).add("value", StringType())
-    monkeypatch.setattr(sink, "load_client_config", lambda _: None)
     monkeypatch.setattr(sink, "Producer", Mock(return_value=AsyncMock(source_position=None, **producer)))
-    writer = TopicStreamWriter(checked(SinkOptions, {"path": "t", "timeoutseconds": "0.02"}), schema, overwrite=False)
-    monkeypatch.setattr(sink.Client, "from_config", Mock())
-    writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], PartitionStored("", "spark-t-0", 7))
+    rows = pa.record_batch({"key": ["k"], "value": ["v"]})
+    stream_writer(monkeypatch)._store([rows], sink.PartitionStored("", "spark-t-0", 7))
 
 
 @pytest.mark.parametrize(
