@@ -17,7 +17,7 @@ contain the ledger only, so this count is not published.
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -130,16 +130,11 @@ class _Topic:
         ends = {label: sealed.get(number) for label, number in segments.items()}
         merged = previous_rows(rows)
         if entries is not None:
-            with _errors_of(entries, view):
-                files = await self._read(entries, _columns(entries))
-                files.check(ends)
-                merged += known.entry_rows(files, segments, topic_id)
+            merged += known.entry_rows(await self._read(entries, view, ends), segments, topic_id)
         if acknowledgements is not None:
             generations = {f"{row.subscription_id}": row.seek_generation for row in rows if row.segment is None}
-            with _errors_of(acknowledgements, view):
-                files = await self._read(acknowledgements, _columns(acknowledgements))
-                files.check(ends)
-                merged += known.range_rows(files, segments, generations, topic_id)
+            files = await self._read(acknowledgements, view, ends)
+            merged += known.range_rows(files, segments, generations, topic_id)
         return offset_backlog(merge_rows(merged), entries)
 
     async def opaque(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
@@ -151,21 +146,24 @@ class _Topic:
                 )
         entries, found = self.tables.entries, dict[CheckpointKey, RemainingEntries]()
         if entries is not None:
+            files = await self._read(entries, view, dict.fromkeys(view.labels.values()), opaque=True)
             with _errors_of(entries, view):
-                files = await self._read(entries, _columns(entries, opaque=True))
-                files.check(dict.fromkeys(view.labels.values()))
                 found = await self._remaining(entries, files, view)
         return opaque_backlog(rows, view.checkpoints, found)
 
     # Files
 
-    async def _read(self, table: Table, columns: Columns) -> KnownFiles:
-        files = self.known.setdefault(table, KnownFiles())
-        new = files.keep(await self._listed(table, columns))
-        while new:
-            part, new = split_run(new, [file.size_bytes for file in new], self.run_bytes)
-            plan = partial(facts_frame, files=part, columns=columns, first=files.next_number)
-            files.add(part, await self._timed(plan))
+    async def _read(
+        self, table: Table, view: ExternalView, ends: Mapping[str, int | None], *, opaque: bool = False
+    ) -> KnownFiles:
+        with _errors_of(table, view):
+            columns, files = _columns(table, opaque=opaque), self.known.setdefault(table, KnownFiles())
+            new = files.keep(await self._listed(table, columns))
+            while new:
+                part, new = split_run(new, [file.size_bytes for file in new], self.run_bytes)
+                plan = partial(facts_frame, files=part, columns=columns, first=files.next_number)
+                files.add(part, await self._timed(plan))
+            files.check(ends)
         return files
 
     async def _timed(self, plan: Callable[[SparkSession], DataFrame]) -> pa.Table:

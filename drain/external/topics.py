@@ -36,8 +36,7 @@ NOT_MAPPED: Final = "the Spark process has no table mapped for it (drain.externa
 NOT_YET: Final = "its tables are being counted for the first time: ask again"
 
 CountExternal = Callable[[ExternalTables, ExternalView, Sequence[StateRow], int], Awaitable[tuple[Backlog, ...]]]
-"""(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError
-or RunError."""
+"""(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError or RunError."""
 Forget = Callable[[tuple[int, int]], None]
 NewestResult = Callable[[int], Awaitable[Result]]
 """(shard) → its ledger, counted now; raises RunError."""

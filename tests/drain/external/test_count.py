@@ -574,9 +574,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("form", "text", "fault"), TEXTS.values(), ids=TEXTS.keys())
-async def test_an_unreadable_file_is_named(
-    counter: Counter, tmp_path: Path, form: str, text: str | bytes, fault: str
-) -> None:
+async def test_an_unreadable_file_is_named(counter: Counter, tmp_path: Path, form: str, text: Any, fault: str) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / f"x.{form}").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(TableError, match=rf"x.{form}: ") as caught:

@@ -1,5 +1,4 @@
-"""Counting external topics: which queries need tables, when topics are counted, and how errors are
-reported."""
+"""Counting external topics: which queries need tables, when topics are counted, and how errors are reported."""
 
 import asyncio
 from contextlib import asynccontextmanager
