@@ -66,18 +66,13 @@ class IcebergExport:
             with self._table.transaction() as transaction:
                 transaction.set_properties(NO_RETRIES)
         newest = self._table.current_snapshot()
-        stated = (
-            snapshot.summary.get(PROPERTY)
-            for snapshot in ancestors_of(newest, self._table.metadata)
-            if snapshot.summary
-        )
-        text = next(filter(None, stated), None)
+        snapshots = ancestors_of(newest, self._table.metadata)
+        text = next(filter(None, (each.summary.get(PROPERTY) for each in snapshots if each.summary)), None)
         if text is None and (text := self._table.properties.get(PROPERTY)) is not None:
             if (last := self._table.properties.get(LAST_ROW)) is not None and not self._has_row(*last.split()):
                 raise HeadgateError(
-                    f"{self.name} was rolled back, or the last row of its last export was deleted, and the snapshots "
-                    f"with its position have expired: export to another table, or remove the property {LAST_ROW} if "
-                    "rows were deleted on purpose only"
+                    f"{self.name} was rolled back, or the last row of its last export deleted, and the snapshots with "
+                    f"its position have expired: export to another table, or remove {LAST_ROW} if it was not"
                 )
         elif text is None and newest is not None:
             raise foreign_rows(self.name)

@@ -137,9 +137,7 @@ async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handl
             await until(lambda: reader.by_key == whole(40), SECONDS)
 
 
-async def test_the_backlog_has_the_age_of_the_oldest_unhandled_record_while_a_program_reads_it(
-    stream: FakeKinesisStream,
-) -> None:
+async def test_the_backlog_has_the_age_of_the_oldest_unhandled_record_while_a_program_reads_it(stream) -> None:
     reader = Reader()
     reader.pace_seconds = 30.0
     async with world() as (cluster, admin):

@@ -150,9 +150,7 @@ async def test_a_slow_reader_continues_after_its_chunks_were_deleted() -> None:
         ledger.cache._chunks.clear()
 
 
-async def test_a_reader_continues_at_once_after_the_last_announced_chunk_was_compacted_and_deleted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_reader_continues_at_once_after_the_last_announced_chunk_was_compacted_and_deleted(caplog) -> None:
     ledger = CompactedLedger(3)
     async with ledger.interrupted_reader():
         await ledger.compact(1, 3)
@@ -251,9 +249,7 @@ async def test_a_chunk_counts_as_missing_from_the_last_time_that_one_could_be_re
     running.cancel()
 
 
-async def test_a_listing_that_hangs_delays_new_chunks_by_seconds_and_those_that_are_gone_until_it_answers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_listing_that_hangs_delays_new_chunks_by_seconds_and_those_that_are_gone_until_it_answers(caplog):
     ledger = CompactedLedger(4)
     ledger.store.listings.clear()
     await ledger.read_all(ledger.reader(), seconds=LOCATE_SECONDS + 1)

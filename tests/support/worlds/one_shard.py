@@ -20,7 +20,6 @@ from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
 from controller.leadership.policy.instance_record import MaintenanceRecord
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
-from coordinator.context import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists
@@ -37,20 +36,13 @@ from shard.state.shard_state import TERM_BITS, ShardState
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import part, shard_document
+from tests.support.worlds.subscription_environment import SETTINGS
 from web.api.overview import Overview, merged
 
 CLUSTER = "test"
 BEGAN_MS = 1_767_225_600_000
 TERM_IDS = itertools.count(1 << TERM_BITS, 1 << TERM_BITS)
 """No world draws one of another, even if it continues a copy of its ledger. Ids in a world are 1, 2, ..."""
-SETTINGS = CoordinatorSettings(
-    grace_seconds=60,
-    revoke_timeout_seconds=30,
-    heartbeat_interval_seconds=5,
-    poll_min_seconds=2,
-    poll_max_seconds=900,
-    poll_check_timeout_seconds=60,
-)
 
 
 def now_ms() -> int:
