@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, TableRequirement, TableUpdate
@@ -79,8 +78,8 @@ class IcebergExport:
         return None if text is None else decoded(text, self.name)
 
     def _has_row(self, segment: str, offset: str) -> bool:
-        row = And(EqualTo("segment", int(segment)), EqualTo("offset", int(offset)))
-        return len(self._table.scan(row, ("offset",), limit=1).to_arrow()) > 0
+        found = self._table.scan(f"segment = {segment} and offset = {offset}", ("offset",), limit=1)
+        return len(found.to_arrow()) > 0
 
 
 class _ConfirmingCatalog:
