@@ -3,13 +3,11 @@
 import asyncio
 import random
 import time
-from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
-from click.testing import CliRunner
 
-from chaos.__main__ import main, make_plan
+from chaos.__main__ import make_plan
 from chaos.faults.catalogue import CATALOGUE
 from chaos.faults.fault import Stage
 from chaos.run import Options, Played, _play_fault, _watch
@@ -69,23 +67,3 @@ async def test_topics_are_not_blamed_for_a_standstill_of_the_run_itself() -> Non
 
     assert "The proxies got no processor for 1." in played.faults[0].note
     assert frozenset() == played.faults[0].continuing
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(["--faults", "fire"], "no fault is called fire", id="unknown fault"),
-        pytest.param(["--minutes", "0"], "--minutes", id="no time"),
-        pytest.param(["--rate", "0"], "--rate", id="no load"),
-        pytest.param(["--folder", "{used}"], "contains an earlier run", id="folder in use"),
-    ],
-)
-def test_bad_input_ends_with_code_2_before_anything_starts(arguments: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    words = [word.replace("{used}", str(tmp_path)) for word in arguments]
-
-    found = CliRunner().invoke(main, words if "--folder" in words else [*words, "--folder", str(tmp_path / "new")])
-
-    assert 2 == found.exit_code
-    assert message in found.stderr
-    assert "Traceback" not in found.stderr

@@ -1,12 +1,6 @@
-"""The comparison with other servers: the ratios, and servers that are missing."""
-
-from contextlib import AsyncExitStack
-from pathlib import Path
-
-import pytest
+"""The comparison with other servers: the ratios, also without one of them."""
 
 from bench.cluster import peers
-from headgate.errors import HeadgateError
 
 SPEEDS = {
     "peers_100": {"headgate": [60.0, 90.0, 50.0], "redis": [10.0, 30.0, 10.0], "nats": [20.0, 10.0, 20.0]},
@@ -32,23 +26,3 @@ def test_without_redis_what_is_divided_by_it_is_missing() -> None:
 
     assert {"peers_read", "peers_ack"}.isdisjoint(parts)
     assert parts["peers_ack_tail"] == 2
-
-
-async def test_a_missing_server_or_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "client.py").write_text("import client_of_no_server")
-    (tmp_path / "server.py").write_text(
-        "from bench.harness.peers.peer import start_server\n"
-        "class PEER:\n"
-        "    async def start(self, stack, folder, streams):\n"
-        "        await start_server(stack, folder, 1, 'no-such-server')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-
-    async with AsyncExitStack() as stack:
-        with pytest.raises(HeadgateError) as raised:
-            await peers.started({"one": "client", "other": "server"}, stack, tmp_path)
-
-    assert str(raised.value).endswith(
-        "one: the Python package client_of_no_server is not installed; other: no-such-server is not installed"
-    )

@@ -53,13 +53,6 @@ def test_a_benchmark_whose_servers_cannot_start_ends_with_one_line() -> None:
     assert result.stderr == "Error: made_up: mosquitto is not installed: install it\n"
 
 
-def test_an_unknown_name_is_refused_with_the_valid_ones() -> None:
-    result = _invoke(_benchmark(1.0), "made_upp")
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1].endswith("choose one of: made_up")
-
-
 @pytest.mark.parametrize("goals", [{"rounds": 3.0}, {"rounds": 2.0}, {"other": 3.0}], ids=["met", "missed", "missing"])
 def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]) -> None:
     """The value alone would meet its goal in each case."""

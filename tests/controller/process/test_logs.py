@@ -3,13 +3,12 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog
 
-from controller.process.logs import LIBRARY_LEVELS, change_level, configure_logging
+from controller.process.logs import change_level, configure_logging
 from controller.settings.sections import LogSettings
 from headgate.log.event_log import get_logger
 
@@ -33,19 +32,6 @@ def configured(**settings: Any) -> Stream:
     stream = Stream()
     configure_logging(LogSettings(**settings), stream, instance="node-1")
     return stream
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    levels = {name: logging.getLogger(name).level for name in LIBRARY_LEVELS}
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, before in levels.items():
-        logging.getLogger(name).setLevel(before)
-    structlog.reset_defaults()
 
 
 def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
