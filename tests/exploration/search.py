@@ -5,9 +5,13 @@ to it and made again from them: a model may contain any objects of the product, 
 states with the same key have the same future, so the second one is not continued.
 """
 
+import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+FURTHER_STEPS = int(os.environ.get("EXPLORATION_STEPS", "0"))
+"""Steps to search beyond the depth that a test names."""
 
 
 class Model(Protocol):
@@ -50,10 +54,11 @@ class StoryError(AssertionError):
 
 
 def explore(start: Callable[[], ModelT], *, depth: int) -> Explored:
-    """Visit all states within ``depth`` steps of ``start()``. Raises StoryError for the first one that breaks a promise."""
+    """Visit all states within ``depth`` steps of ``start()``, and `FURTHER_STEPS`. Raises StoryError for the first one that breaks a promise."""
     root = start()
     seen = {root.key()}
     frontier: list[tuple[tuple[str, ...], Sequence[str]]] = [((), root.choices())]
+    depth += FURTHER_STEPS
     for level in range(depth):
         following: list[tuple[tuple[str, ...], Sequence[str]]] = []
         for story, choices in frontier:
