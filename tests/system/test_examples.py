@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import pytest_asyncio
 
@@ -61,6 +60,8 @@ async def run(node: Node, tmp_path: Path) -> AsyncIterator[Run]:
 
 async def stored(node: Node, topic: str) -> list[dict[str, Any]]:
     """Return the values of a topic's records."""
+    import polars as pl  # noqa: PLC0415 - a third of a second of each process that collects
+
     found = await asyncio.to_thread(headgate.dataset, topic, headgate.load_client_config(node.config))
     return [json.loads(value) for value in (await asyncio.to_thread(pl.DataFrame, found))["value"]]
 

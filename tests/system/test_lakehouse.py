@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.support.servers.node import Node
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until
@@ -41,8 +39,12 @@ class Lake:
 
     def rows(self) -> list[dict[str, Any]]:
         if self.kind == "delta":
+            from deltalake import DeltaTable  # noqa: PLC0415 - half a second of each process that collects
+
             table = pa.table(DeltaTable(self.table).to_pyarrow_table())
         else:
+            from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - likewise
+
             table = SqlCatalog("lake", **self.catalog).load_table("a.orders").scan().to_arrow()
         return table.select(["segment", "offset", "n"]).to_pylist()
 
