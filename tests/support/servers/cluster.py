@@ -28,6 +28,7 @@ from tests.support.servers.programs import (
     TIMEOUT_FACTOR,
     ClientCommands,
     HttpAddress,
+    fork,
     health,
     metric,
     wait_until,
@@ -132,8 +133,14 @@ class Cluster(LocalCluster):
         await super().__aexit__()
 
     async def start_daemon(self, name: str) -> Daemon:
-        started = await super().start_daemon(name)
-        daemon = self.daemons[name] = Daemon(started.process, started.settings)
+        if self.daemon_environ(name):  # It may change what is imported.
+            started = await super().start_daemon(name)
+            process, settings = started.process, started.settings
+        else:
+            settings = self.settings(name)
+            config = str(self.write_settings(settings))
+            process = self.programs[name] = await fork("run", "--config", config, out=self.log_path(name))
+        daemon = self.daemons[name] = Daemon(process, settings)
         return daemon
 
     async def start_leader(self, name: str = "only") -> Daemon:

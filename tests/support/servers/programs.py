@@ -9,6 +9,7 @@ import json
 import os
 import ssl
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ import psutil
 from controller.settings.load import Settings
 from headgate.files.tls import client_context
 from headgate.process.child_process import ChildProcess
-from headgate.process.parent_death_signal import with_parent_death_signal
+from tests.support.servers.forked_commands import fork_command
 
 Answer = TypeVar("Answer")
 
@@ -32,6 +33,8 @@ TEST_SECONDS = 150 * TIMEOUT_FACTOR
 RUN_ID = "HEADGATE_TEST_RUN"
 """Environment variable with the identifier of a test run."""
 POLL_INTERVAL_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
+SHARE_OF_WAIT = 1 / 16
+"""Pause between two probes as a share of the wait until then: a server that is probed all the time starts later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,10 @@ class RunningProgram(ChildProcess):
     def lines(self) -> list[str]:
         """Return the complete lines that it has printed so far."""
         return whole_lines(self.output_path)
+
+    def output(self) -> str:
+        """Return its standard output so far."""
+        return self.output_path.read_text()
 
     def errors(self) -> str:
         """Return its standard error so far."""
@@ -104,6 +111,9 @@ def jsonl(values: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
+Begin = Callable[..., Awaitable[RunningProgram]]
+
+
 async def start(
     *arguments: str,
     out: Path,
@@ -124,35 +134,39 @@ async def start(
     )
 
 
-async def finish(
+async def fork(
     *arguments: str,
-    stdin: bytes = b"",
+    out: Path,
+    err: Path | None = None,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    seconds: float = 30.0,
+    stdin: int = asyncio.subprocess.DEVNULL,
+) -> RunningProgram:
+    """Start a client command or a daemon as `start` does, with less processor time."""
+    err = err or out
+    with out.open("ab") as output, err.open("ab") as log:
+        streams, environ = (stdin, output.fileno(), log.fileno()), {**os.environ, **(env or {})}
+        return RunningProgram(await fork_command(*arguments, streams=streams, environ=environ), err, out)  # type: ignore[arg-type]
+
+
+async def finish(
+    *arguments: str, stdin: bytes = b"", seconds: float = 30.0, begin: Begin = start, **options: Any
 ) -> CommandResult:
     """Run `headgate` with ``arguments`` to its end."""
-    process = await asyncio.create_subprocess_exec(
-        *with_parent_death_signal(sys.executable, "-m", "headgate", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        start_new_session=True,
-    )
-    communicating = asyncio.ensure_future(process.communicate(stdin))
-    try:
-        await asyncio.wait({communicating}, timeout=seconds * TIMEOUT_FACTOR)
-        in_time = communicating.done()
-    finally:
-        # Also when the test is cancelled: the program must not outlive it.
-        if process.returncode is None:
-            process.kill()
-        out, err = await communicating
-    assert in_time, f"headgate {' '.join(arguments)} did not end: {out.decode()} {err.decode()}"
-    assert process.returncode is not None, "communicate() waits for the end"
-    return CommandResult(process.returncode, out.decode(), err.decode())
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        program = await begin(*arguments, out=out, err=Path(folder, "err"), stdin=asyncio.subprocess.PIPE, **options)
+        assert program.stdin is not None, "it is a pipe"
+        program.stdin.write(stdin)
+        program.stdin.close()
+        try:
+            code = await program.ended(seconds)
+        except TimeoutError:
+            text = f"headgate {' '.join(arguments)} did not end: {program.output()} {program.errors()}"
+            raise AssertionError(text) from None
+        finally:
+            # Also when the test is cancelled: the program must not outlive it.
+            await program.kill()
+        return CommandResult(code, program.output(), program.errors())
 
 
 class ClientCommands:
@@ -166,7 +180,8 @@ class ClientCommands:
 
     async def finish(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a command to its end, whether it succeeds or fails."""
-        return await finish("--config", str(self.config), *arguments, stdin=stdin, env=self._env, seconds=seconds)
+        words = "--config", str(self.config), *arguments
+        return await finish(*words, stdin=stdin, env=self._env, seconds=seconds, begin=fork)
 
     async def succeed(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a command that must succeed."""
@@ -177,6 +192,7 @@ class ClientCommands:
     async def start(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> RunningProgram:
         """Start a command that prints to ``NAME.out`` and ``NAME.err``; ``piped`` makes its standard input a pipe."""
         return await self._start(
+            fork,
             *("--config", str(self.config), *arguments),
             out=out or self._folder / f"{name}.out",
             err=self._folder / f"{name}.err",
@@ -188,7 +204,8 @@ class ClientCommands:
     ) -> RunningProgram:
         """Start a Python program that is a client of the cluster."""
         environ = {**self._env, **(env or {})}
-        return await self._start(*arguments, "--config", str(self.config), program=(str(path),), out=out, env=environ)
+        words = *arguments, "--config", str(self.config)
+        return await self._start(start, *words, program=(str(path),), out=out, env=environ)
 
     async def kill_all(self) -> None:
         """Kill everything that was started and still runs."""
@@ -196,8 +213,8 @@ class ClientCommands:
             await program.kill()
         self._programs.clear()
 
-    async def _start(self, *arguments: str, **options: Any) -> RunningProgram:
-        program = await start(*arguments, **({"env": self._env} | options))
+    async def _start(self, begin: Begin, *arguments: str, **options: Any) -> RunningProgram:
+        program = await begin(*arguments, **({"env": self._env} | options))
         self._programs.append(program)
         return program
 
@@ -214,7 +231,8 @@ async def wait_until(
     ``interval_seconds``: shortest pause between two probes. It is longer after a command, which costs what it waits for.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds * TIMEOUT_FACTOR
+    started = loop.time()
+    deadline = started + seconds * TIMEOUT_FACTOR
     while True:
         began = loop.time()
         answer: Any = probe()
@@ -225,7 +243,8 @@ async def wait_until(
         if loop.time() >= deadline:
             text = condition if isinstance(condition, str) else condition()
             raise AssertionError(f"not within {seconds * TIMEOUT_FACTOR:g} s: {text}")
-        await asyncio.sleep(max(interval_seconds, min(2 * (loop.time() - began), LONGEST_PAUSE_SECONDS)))
+        pause = max(2 * (loop.time() - began), SHARE_OF_WAIT * (loop.time() - started))
+        await asyncio.sleep(max(interval_seconds, min(pause, LONGEST_PAUSE_SECONDS)))
 
 
 class HttpAddress(str):
