@@ -56,7 +56,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale conformance test tiers client-newest test-tls check lint format unit contract simulation security spark \
+.PHONY: help setup demo chaos scale conformance test tiers servers client-newest test-tls check lint format unit contract simulation security spark \
   system simulate nightly mutation docs performance record constraints deb deb-test sbom clean
 
 help: ## List the targets
@@ -112,15 +112,18 @@ test: ## Install what the tests need, then lint and all tests, the fastest first
 	@$(MAKE) --no-print-directory tiers
 
 # What computes runs beside what uses one processor, or waits: the types beside the unit tests, simulations in the
-# pauses of real servers, which they must not delay.
+# pauses of all real servers. They must not delay those, so they have the lowest priority, below that of Spark.
 tiers: $(DOCS_STAMP)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint unit
-	@$(MAKE) --no-print-directory -j 3 --output-sync=target contract simulation $(SPARK_CLASSES)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target servers simulation
+
+servers: $(DOCS_STAMP)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target contract $(SPARK_CLASSES)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target spark security
 	@$(MAKE) --no-print-directory system
 
 simulation: $(TEST_STAMP)
-	nice -n 10 $(BIN)/pytest -q -n auto -m "simulation and not nightly" $(SIMULATION_TESTS)
+	nice -n 19 $(BIN)/pytest -q -n auto -m "simulation and not nightly" $(SIMULATION_TESTS)
 
 # Each process has a cluster of its own.
 security: $(TEST_STAMP)
