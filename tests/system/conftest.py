@@ -19,13 +19,13 @@ from tests.support.servers.tls_choice import uses_tls
 
 __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node", "tls"]
 
-LONGEST_FIRST = ("test_one_node.py", "test_kinesis.py", "test_buckets_and_jobs.py", "test_servers_away.py")
+LONGEST_FIRST = ("one_node", "documented_programs", "kinesis", "spark_queries", "debian_package", "buckets_and_jobs")
 """Files of a minute and more. Started last, one of them would run alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest files; the order within a file stays."""
-    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    ranks = {f"test_{name}.py": rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
 

@@ -133,14 +133,13 @@ class Cluster(LocalCluster):
         await super().__aexit__()
 
     async def start_daemon(self, name: str) -> Daemon:
+        settings = self.settings(name)
         if self.daemon_environ(name):  # It may change what is imported.
-            started = await super().start_daemon(name)
-            process, settings = started.process, started.settings
+            await super().start_daemon(name)
         else:
-            settings = self.settings(name)
             config = str(self.write_settings(settings))
-            process = self.programs[name] = await fork("run", "--config", config, out=self.log_path(name))
-        daemon = self.daemons[name] = Daemon(process, settings)
+            self.programs[name] = await fork("run", "--config", config, out=self.log_path(name))
+        daemon = self.daemons[name] = Daemon(self.programs[name], settings)
         return daemon
 
     async def start_leader(self, name: str = "only") -> Daemon:
