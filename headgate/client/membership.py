@@ -332,7 +332,7 @@ class Membership:
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._holdings.decisions.registration_requested()
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = self._context.feed.queue.lease.now()
         registered, leader_epoch = await self.requests.register(self._context.feed.own_positions, timeout_seconds)
         self._context.feed.head.advance(registered.head)
         self._deliveries.policy = registered.policy
@@ -359,7 +359,8 @@ class Membership:
     async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._context.feed.totals.asked, self._holdings.handling
-        asked_at = asyncio.get_running_loop().time()
+        asked_at, lease = asyncio.get_running_loop().time(), self._context.feed.queue.lease
+        sent_at = lease.now()
         alive = await self.requests.heartbeat(
             self._holdings.generations(),
             self._context.feed.unhandled,
@@ -369,7 +370,7 @@ class Membership:
             follows=self._chunks.follows,
         )
         self._asked_before = asked
-        self._context.feed.queue.lease.extend(asked_at)
+        lease.extend(sent_at)
         self._context.feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
         await self._chunks.heard(self._shard, alive)

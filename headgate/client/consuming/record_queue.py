@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -126,12 +127,20 @@ class HeldSegment:
         return kind == SubscriptionType.CHECKPOINT or not self.deliveries.unacknowledged_offsets
 
 
+def slept_seconds() -> float:
+    """Return how long this machine has slept, which the loop's clock does not count; 0 except on Linux."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return round(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 1)
+
+
 class DeliveryLease:
     """Until when a consumer may deliver: afterwards, the leader may have given its segments to another consumer.
 
-    The lease counts from when a request that was answered was first sent, by this program's own clock. So it ends no
-    later than at the leader, as long as both clocks run at the same speed. An answer that arrives after the end does
-    not revive it: only a registration, whose reply lists what is still held, begins the next lease.
+    The lease counts from when a request that was answered was first sent, by a clock of this machine that also counts
+    its sleep (`now`). So it ends no later than at the leader, as long as both clocks run at the same speed. An answer
+    that arrives after the end does not revive it: only a registration, whose reply lists what is still held, begins the
+    next lease.
     """
 
     def __init__(self) -> None:
@@ -139,20 +148,23 @@ class DeliveryLease:
         """Called once when it ends; a program that was frozen learns of the end by `is_valid` before."""
         self._seconds = 0.0
         self._ends_at = math.inf
-        """Loop time; infinite before the first registration, when nothing is held."""
+        """By `now`; infinite before the first registration, when nothing is held."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_valid(self) -> bool:
-        return self._ends_at == math.inf or asyncio.get_running_loop().time() < self._ends_at
+        return self._ends_at == math.inf or self.now() < self._ends_at
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() + slept_seconds()
 
     def begin(self, asked_at: float, seconds: float) -> None:
-        """Begin with the reply to a registration of loop time ``asked_at``."""
+        """Begin with the reply to a registration that was sent at ``asked_at``."""
         self._seconds = seconds
         self._set_end(asked_at + seconds)
 
     def extend(self, asked_at: float) -> None:
-        """Follow the reply to a heartbeat of loop time ``asked_at``."""
+        """Follow the reply to a heartbeat that was sent at ``asked_at``."""
         if self.is_valid:
             self._set_end(max(self._ends_at, asked_at + self._seconds))
 
@@ -163,7 +175,7 @@ class DeliveryLease:
     def _set_end(self, ends_at: float) -> None:
         self.close()
         self._ends_at = ends_at
-        self._timer = asyncio.get_running_loop().call_at(ends_at, self.on_end)
+        self._timer = asyncio.get_running_loop().call_later(ends_at - self.now(), self.on_end)
 
 
 @dataclass(slots=True, eq=False)

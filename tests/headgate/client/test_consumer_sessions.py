@@ -137,6 +137,17 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
         assert [] == leader.seen(RegisterConsumer)
 
 
+async def test_a_consumer_whose_machine_has_slept_delivers_nothing_until_a_registration(cluster, monkeypatch):
+    """The loop's clock has not moved on, and the leader's has."""
+    cluster.store_records(records(*"01"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        assert ["0"] == await take(reader, 1)
+        monkeypatch.setattr("headgate.client.consuming.record_queue.slept_seconds", lambda: 40.0)
+        assert [] == await reader.get_many(10, 0.1)
+        assert ["1"] == await take(reader, 1)
+        assert 2 == len(leader.seen(RegisterConsumer))
+
+
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE", "CHECKPOINT"])
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "moved"])
 async def test_without_an_answer_nothing_is_delivered_after_the_lease_until_a_registration(kind, kept, cluster, caplog):
