@@ -17,7 +17,6 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.decisions.unstored_acknowledgements import (
     AcknowledgementBatch,
     ByHolding,
-    Offsets,
     Single,
     UnstoredAcknowledgements,
     by_segment,
@@ -151,7 +150,11 @@ class Acknowledger:
             for segment, ranges in self.unstored.take_given_up().items():
                 lost[segment] = (*ranges, *lost.get(segment, ()))
         if lost:
-            raise self._error(lost, timeout_seconds)
+            raise AcknowledgementsNotStoredError(
+                f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason} (waited {timeout_seconds:g} s)"
+                "; their records are delivered again",
+                dict(lost),
+            )
 
     async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float, *, of_all: bool) -> ByHolding:
         """Wait until ``acknowledged`` is stored; return what is not after ``timeout_seconds``."""
@@ -166,13 +169,6 @@ class Acknowledger:
                 while of_all and self.unstored.may_be_late and not self._stopped:
                     await self._wait_for_progress()
         return acknowledged
-
-    def _error(self, lost: Offsets, timeout_seconds: float) -> AcknowledgementsNotStoredError:
-        return AcknowledgementsNotStoredError(
-            f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason} (waited {timeout_seconds:g} s); "
-            "their records are delivered again",
-            dict(lost),
-        )
 
     @property
     def _reason(self) -> str:

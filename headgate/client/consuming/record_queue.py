@@ -127,13 +127,6 @@ class HeldSegment:
         return kind == SubscriptionType.CHECKPOINT or not self.deliveries.unacknowledged_offsets
 
 
-def slept_seconds() -> float:
-    """Return how long this machine has slept, which the loop's clock does not count; 0 except on Linux."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return 0.0
-    return round(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 1)
-
-
 class DeliveryLease:
     """Until when a consumer may deliver: afterwards, the leader may have given its segments to another consumer.
 
@@ -156,7 +149,9 @@ class DeliveryLease:
         return self._ends_at == math.inf or self.now() < self._ends_at
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time() + slept_seconds()
+        """Return the loop's time, and for how long this machine has slept, which the loop does not count, on Linux."""
+        boot = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+        return asyncio.get_running_loop().time() + round(boot - time.monotonic(), 1)
 
     def begin(self, asked_at: float, seconds: float) -> None:
         """Begin with the reply to a registration that was sent at ``asked_at``."""
