@@ -371,7 +371,6 @@ class KinesisConsumer:
             if self._layout is None:
                 raise
             log.warning("kinesis.not_listed", reason=str(error))
-            return
         except RequestRejectedError as error:
             if self._layout is None and (attempt == FIRST_IMPORTS or error.verdict != "invalid"):
                 raise
@@ -379,7 +378,7 @@ class KinesisConsumer:
             log.warning("kinesis.not_imported", reason=str(error))
             if self._layout is None:
                 await self._import(attempt + 1)
-            return
-        self._layout = layout
-        if found.created:
-            log.info("kinesis.imported", shards=list(found.created))
+        else:
+            self._layout = layout
+            if found.created:
+                log.info("kinesis.imported", shards=list(found.created))

@@ -229,9 +229,8 @@ class _Writer:
             for each, answer in zip(empty, await asyncio.gather(*questions, return_exceptions=True), strict=True):
                 if isinstance(answer, BaseException):
                     raise answer
-                stored = rows_stored(answer.position, each.number)
                 try:
-                    list(unstored((), stored, each.number))
+                    list(unstored((), rows_stored(answer.position, each.number), each.number))
                 except HeadgateError as error:
                     topic = self._options.topic
                     raise HeadgateError(f"rows for topic {topic!r} by producer {each.producer!r}: {error}") from None

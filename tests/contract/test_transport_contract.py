@@ -145,9 +145,7 @@ async def test_a_retained_message_reaches_present_and_later_subscribers(harness:
     assert set(late.messages) == {("state", b"2")}
 
 
-async def test_a_filter_ignores_retained_copies_unless_it_expects_them(
-    harness: BrokerHarness, request: pytest.FixtureRequest
-) -> None:
+async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: BrokerHarness, request) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     requests, states, connections = Inbox(), Inbox(), []
     b.on_connection(connections.append)

@@ -245,9 +245,7 @@ async def test_an_unreachable_service_is_logged_once(monkeypatch: pytest.MonkeyP
                 assert logs[0]["event"] == "zookeeper.unreachable"
 
 
-async def test_a_bug_in_a_contender_is_raised(
-    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_in_a_contender_is_raised(zookeeper: Server, stack: AsyncExitStack, monkeypatch) -> None:
     """Otherwise the daemon would not contend for that shard any more, and nothing would show it."""
     monkeypatch.setattr(ZooKeeperElections, "_reconcile_queue", AsyncMock(side_effect=ZeroDivisionError("planted")))
     elections = await stack.enter_async_context(await ZooKeeperHarness(stack, zookeeper).build("a", lambda event: None))

@@ -172,9 +172,7 @@ def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> N
 # A Spark process that counts another ledger
 
 
-def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(monkeypatch) -> None:
     plan = plan_of(87, SPARSE)
     assert play(plan).backlogs.claimed_falsely
     monkeypatch.setattr(coordinator.drain_monitor, "contradiction", lambda *_: None)

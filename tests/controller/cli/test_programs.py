@@ -31,9 +31,7 @@ def test_the_program_gets_all_arguments_and_its_exit_code_is_that_of_the_command
 
 @pytest.mark.parametrize("command", ["job", "serve"])
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
-def test_without_spark_one_line_says_what_to_install(
-    package: str, command: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_spark_one_line_says_what_to_install(package: str, command: str, invoke: Invoke, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "drain"]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:

@@ -193,9 +193,7 @@ async def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         await EmbeddedZooKeeper(tmp_path).__aenter__()
 
 
-async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(embedded, "find_mosquitto", lambda: None)
     with pytest.raises(ProcessStartError, match=r"mosquitto is not installed: install it, .*apt install mosquitto"):
         await EmbeddedBroker(tmp_path, kind="mosquitto").__aenter__()

@@ -58,9 +58,7 @@ def test_one_line_says_what_is_missing(
 @pytest.mark.parametrize(
     ("packages", "mosquitto"), [(("pyspark", "amqtt"), None), (("pyspark",), "/usr/bin/mosquitto")]
 )
-def test_one_broker_is_enough(
-    packages: tuple[str, ...], mosquitto: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_broker_is_enough(packages: tuple[str, ...], mosquitto: str | None, tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, packages=packages, mosquitto=mosquitto, free_mb=FREE_MEGABYTES)
     servers.require_machine(tmp_path)
 

@@ -158,9 +158,7 @@ async def test_a_rejected_range_is_sent_again_and_does_not_delay_the_others(queu
     await queue.acknowledger.flush(1)
 
 
-async def test_what_is_rejected_because_the_segment_has_moved_ends_with_the_segment(
-    stream: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_rejected_because_the_segment_has_moved_ends_with_the_segment(stream: Harness, caplog) -> None:
     caplog.set_level(logging.INFO, "headgate")
     stream.script += [Acknowledged(rejected=[(0, "held by 'b'")])] * 99
     stream.acknowledge(4)

@@ -169,9 +169,7 @@ async def test_without_an_order_a_key_is_resumed_by_the_holder_of_a_child_once_i
     assert [3, 13] == program.values()
 
 
-async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(monkeypatch) -> None:
     async with with_a_parked_key() as (world, admin, consumer, program):
         monkeypatch.setattr(DeadLetterSender, "start", lambda _: None)
         traffic = asyncio.create_task(produce(world, 140, pause_seconds=0.15))

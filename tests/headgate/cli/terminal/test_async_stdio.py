@@ -128,9 +128,7 @@ class Terminal(io.StringIO):
         pytest.param(io.StringIO(), True, ["noticed", "informed", "warned", "failed"], id="--debug prints everything"),
     ],
 )
-def test_the_level_depends_on_the_reader(
-    stream: io.StringIO, debug: bool, events: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_level_depends_on_the_reader(stream: io.StringIO, debug: bool, events: list[str], monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     start_logs(debug=debug)
     log = get_logger("headgate.transport.mqtt")
