@@ -3,7 +3,8 @@
 A daemon reads what it needs and trusts the rest until a consumer asks for it. This reads everything:
 
 1. The state can be restored, as a leader does.
-2. There is a chunk, each is intact, and each number up to the last one is a chunk, or in a range that readers read.
+2. There is a chunk, each is intact and follows the one before, and each number up to the last one is a chunk, or in
+   a range that readers read.
 3. Each of those compacted ranges ends before the last chunk, and its objects of existing segments are intact.
 4. Every topic belongs to its shard. If not, the ledger was written with another number of shards.
 """
@@ -17,7 +18,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.objects import ChunkRange, chunk_folder, ranges_to_read
+from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_path, ranges_to_read
 from headgate.model.layout import ShardMap
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
@@ -58,16 +59,19 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
         if (misplaced := ShardMap(state.ids.shard_counts or (shards,)).misplaced(shard, state.topics)) is not None:
             found.problems.append(misplaced)
     numbers = await ledger.numbers()
-    found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
     found.newest_snapshot = max(await ledger.snapshots(), default=0)
     ranges = ranges_to_read(await manifest_ranges(store, shard))
-    found.ranges = len(ranges)
+    found.chunks, found.last_chunk, found.ranges = len(numbers), max(numbers, default=0), len(ranges)
     if numbers or ranges or not found.problems:
         found.problems += missing_numbers(shard, numbers, ranges)
     gone: dict[int, str] = {}
+    last = 0, 0  # The chunk that was read last, and its term.
     for done, number in enumerate(numbers, 1):
         try:
-            await ledger.read(number)
+            header = (await ledger.read(number)).header
+            if last[0] == number - 1 and last[1] != header.previous_term_id:
+                found.problems.append(f"{chunk_path(shard, number)} does not follow chunk {number - 1}: of two ledgers")
+            last = number, header.term_id
         except ObjectMissingError as error:
             gone[number] = str(error)
         except LedgerError as error:

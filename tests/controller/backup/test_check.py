@@ -81,6 +81,17 @@ async def test_a_damaged_object_is_found(path: str) -> None:
     assert (await checked(ledger)).problems
 
 
+async def test_a_chunk_of_another_history_is_named_also_below_the_snapshot() -> None:
+    """Each is intact."""
+    ledger, other = await compacted_ledger(), LedgerInMemory(5)
+    for entries in ((e.TermStarted(leader_epoch=6, instance="b", term_id=66),), ()):
+        other.grow(*entries)
+    ledger.store.objects[chunk_path(0, 7)] = other.store.objects[chunk_path(0, 7)]
+
+    named = [f"{chunk_path(0, number)} does not follow chunk {number - 1}" for number in (7, 8)]
+    assert named == [problem.partition(":")[0] for problem in (await checked(ledger)).problems]
+
+
 async def test_a_range_that_crosses_the_others_does_not_make_up_for_a_missing_one() -> None:
     """What is intact is what readers can read: they read ranges one after the other, from chunk 1 on."""
     ledger = LedgerInMemory(10)
