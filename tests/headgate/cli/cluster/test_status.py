@@ -132,7 +132,7 @@ def test_what_is_wrong_is_said_with_its_reason():
 
     assert lines == [
         "cluster local: 2 shards, 1 without a leader; incomplete: totals lack what did",
-        "  not answer",
+        "  not answer; degraded",
         "",
         "vm-1  degraded, 0.1.0, up 3 min, drain not ready, http://vm-1:9464",
         "  leads 0 (term 3)",
@@ -148,6 +148,8 @@ def test_what_is_wrong_is_said_with_its_reason():
         "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
         "20.0 records/s in, ?/s acknowledged, backlog ? records",
     ]
+    (headline, *_) = report_lines(cluster(daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"),)))
+    assert headline.endswith("each has a leader; complete; degraded")
 
 
 def test_the_longest_blocked_come_first_and_then_the_largest_backlogs():
