@@ -359,8 +359,7 @@ class Membership:
     async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._context.feed.totals.asked, self._holdings.handling
-        asked_at, lease = asyncio.get_running_loop().time(), self._context.feed.queue.lease
-        sent_at = lease.now()
+        asked_at, sent_at = asyncio.get_running_loop().time(), self._context.feed.queue.lease.now()
         alive = await self.requests.heartbeat(
             self._holdings.generations(),
             self._context.feed.unhandled,
@@ -370,7 +369,7 @@ class Membership:
             follows=self._chunks.follows,
         )
         self._asked_before = asked
-        lease.extend(sent_at)
+        self._context.feed.queue.lease.extend(sent_at)
         self._context.feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
         await self._chunks.heard(self._shard, alive)

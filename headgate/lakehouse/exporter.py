@@ -35,6 +35,7 @@ class Exporter:
         self._rows = rows
         self._commit_bytes = commit_bytes
         self._skip_pruned = skip_pruned
+        self._progress: Callable[[], None] = lambda: None
         self._now: Snapshot | None = None
         self._first_chunk = 1
         """No record that is left to export is in an earlier chunk."""
@@ -67,12 +68,13 @@ class Exporter:
         Segments that are pruned meanwhile do not keep the others from the table. Raises HeadgateError, also for those
         unless they may be skipped; see headgate.reading.topic_reader and headgate.lakehouse.tables.
         """
+        self._progress = progress
         self.reached = {each.segment: each.next_offset for each in now.topic.segments} | starts
         unread = dict(starts)
         while True:
             try:
                 left = {segment: offset for segment, offset in unread.items() if segment not in self.pruned}
-                await self._export(now, left, unread, progress)
+                await self._export(now, left, unread)
                 break
             except LedgerError:
                 present = await self._source.describe()
@@ -88,9 +90,7 @@ class Exporter:
                 f"{self._table.name} has the others; {REMEDY}{IF_PRUNED}"
             )
 
-    async def _export(
-        self, now: Snapshot, starts: dict[int, int], unread: dict[int, int], progress: Callable[[], None]
-    ) -> None:
+    async def _export(self, now: Snapshot, starts: dict[int, int], unread: dict[int, int]) -> None:
         """Export from ``starts`` on, and move ``unread``, which has them. An error loses nothing that was read."""
         failed = None
         first, describe = self._first_chunk, self._source.describe
@@ -104,13 +104,11 @@ class Exporter:
                     pending_bytes += pending[-1].nbytes
                     if pending_bytes >= self._commit_bytes:
                         await self._commit(pending, now, unread, reader)
-                        progress()
                         pending, pending_bytes = [], 0
         except LedgerError as error:
             failed = error
         if pending:
             await self._commit(pending, now, unread, reader)
-            progress()
         if failed is not None:
             raise failed
 
@@ -131,3 +129,4 @@ class Exporter:
         unread |= reached
         self.reached |= reached
         self.records, self.commits = self.records + len(rows), self.commits + 1
+        self._progress()

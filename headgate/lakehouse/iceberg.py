@@ -25,7 +25,7 @@ from headgate.reading.topic_position import TopicPosition
 
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 LAST_ROW: Final = "headgate.last-row"
-"""The property of a table that names the last row of the last export, by segment and offset."""
+"""The property of a table with the filter that finds the last row of the last export."""
 NAME_PARTS: Final = 3
 NEED_URI: Final = {"rest", "sql", "hive"}
 """Types of catalogs."""
@@ -46,10 +46,11 @@ class IcebergExport:
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
+        last = f"segment = {rows['segment'][-1]} and offset = {rows['offset'][-1]}"
         errors = table_errors(self.name, CommitFailedException, is_stored=self._is_stored, missing=(NoSuchTableError,))
         with errors, self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
-            transaction.set_properties(stated | {LAST_ROW: f"{rows['segment'][-1]} {rows['offset'][-1]}"})
+            transaction.set_properties(stated | {LAST_ROW: last})
         self.position = position
 
     def _is_stored(self) -> bool:
@@ -68,7 +69,8 @@ class IcebergExport:
         snapshots = ancestors_of(newest, self._table.metadata)
         text = next(filter(None, (each.summary.get(PROPERTY) for each in snapshots if each.summary)), None)
         if text is None and (text := self._table.properties.get(PROPERTY)) is not None:
-            if (last := self._table.properties.get(LAST_ROW)) is not None and not self._has_row(*last.split()):
+            last = self._table.properties.get(LAST_ROW)
+            if last is not None and not len(self._table.scan(last, ("offset",), limit=1).to_arrow()):
                 raise HeadgateError(
                     f"{self.name} was rolled back, or the last row of its last export deleted, and the snapshots with "
                     f"its position have expired: export to another table, or remove {LAST_ROW} if it was not"
@@ -76,10 +78,6 @@ class IcebergExport:
         elif text is None and newest is not None:
             raise foreign_rows(self.name)
         return None if text is None else decoded(text, self.name)
-
-    def _has_row(self, segment: str, offset: str) -> bool:
-        found = self._table.scan(f"segment = {segment} and offset = {offset}", ("offset",), limit=1)
-        return len(found.to_arrow()) > 0
 
 
 class _ConfirmingCatalog:

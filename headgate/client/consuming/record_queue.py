@@ -130,10 +130,9 @@ class HeldSegment:
 class DeliveryLease:
     """Until when a consumer may deliver: afterwards, the leader may have given its segments to another consumer.
 
-    The lease counts from when a request that was answered was first sent, by a clock of this machine that also counts
-    its sleep (`now`). So it ends no later than at the leader, as long as both clocks run at the same speed. An answer
-    that arrives after the end does not revive it: only a registration, whose reply lists what is still held, begins the
-    next lease.
+    The lease counts from when a request that was answered was first sent, by a clock of this machine that counts its
+    sleep. So it ends no later than at the leader, as long as both clocks run at the same speed. An answer that arrives
+    after the end does not revive it: only a registration, whose reply lists what is still held, begins the next lease.
     """
 
     def __init__(self) -> None:

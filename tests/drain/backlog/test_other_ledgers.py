@@ -82,9 +82,7 @@ async def test_a_result_that_another_ledger_published_meanwhile_is_not_taken_for
 
 
 @pytest.mark.parametrize("remembered", [True, False], ids=["in memory", "published"])
-async def test_a_count_of_a_ledger_that_was_put_back_to_an_older_state_is_not_continued(
-    tmp_path: Path, remembered: bool
-) -> None:
+async def test_a_count_of_a_ledger_that_was_put_back_is_not_continued(tmp_path: Path, remembered: bool):
     """It has grown past what was counted, under the same id."""
     counted = CountedChunks(tmp_path)
     await counted.job.run([0])

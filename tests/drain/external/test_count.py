@@ -604,9 +604,7 @@ async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_
     ],
     ids=["byte-order mark", "carriage returns", "line feeds in quotes", "a quote within a value"],
 )
-async def test_csv_files_are_read_as_other_programs_write_them(
-    counter: Counter, tmp_path: Path, header: str, row: str
-) -> None:
+async def test_csv_files_are_read_as_other_programs_write_them(counter: Counter, tmp_path: Path, header: str, row: str):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x.csv").write_text(header + "".join(map(row.format, range(100_000))), newline="")
     assert by_segment(await counter(entries(tmp_path / "t", "csv", size_bytes=None, timestamp=None)))[1][0] == 100_000
