@@ -94,15 +94,15 @@ class KinesisStream:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def shards(self) -> ExternalLayout:
-        """Return all shards. Raises HeadgateError: the stream was created again since the first call."""
-        source = await self._same_source()
+        """Return all shards. Raises HeadgateError: the stream was created again since the first call, or meanwhile."""
+        await self._same_source()
         shards: list[Any] = []
         page = await self._list(self._client.list_shards, StreamName=self.name)
         shards += page["Shards"]
         while token := page.get("NextToken"):
             page = await self._list(self._client.list_shards, NextToken=token)
             shards += page["Shards"]
-        return read_list_shards(json.dumps({"Shards": shards}).encode(), source=source)
+        return read_list_shards(json.dumps({"Shards": shards}).encode(), source=await self._same_source())
 
     async def iterator(self, shard: str, arguments: dict[str, Any]) -> str:
         """Return a new iterator of the stream that was listed. Raises ShardGoneError, or what the module names."""

@@ -94,9 +94,7 @@ async def test_an_object_is_read_as_it_was_created(store: Store, data: bytes) ->
     assert await store.read("chunks/shard=0001/000000000001.parquet") == data
 
 
-async def test_an_object_that_is_too_large_for_its_place_is_neither_written_nor_read(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_object_that_is_too_large_for_its_place_is_neither_written_nor_read(store: Store, monkeypatch) -> None:
     large = b"x" * (max_bytes(IDENTITY_PATH) + 1)
     with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
         await store.create(IDENTITY_PATH, large)
