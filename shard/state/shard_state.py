@@ -393,6 +393,8 @@ class ShardState:
             return  # No client repeats it: no command, or the leader decided it without a request.
         self.commands[token] = self.at_ms
         earliest_ms, oldest = self.at_ms - COMMAND_RETENTION_MS, next(iter(self.commands))
+        if earliest_ms < self.terms.started_at_ms:
+            earliest_ms = 0  # How long ago others were stored is unknown: this leader's clock may be ahead.
         while len(self.commands) > (
             LEAST_REMEMBERED_COMMANDS if self.commands[oldest] < earliest_ms else MAX_REMEMBERED_COMMANDS
         ):
@@ -404,6 +406,4 @@ def _set_external_end_offsets(topic: Topic) -> None:
     """Set the end offset of each segment of an external topic; it is unknown, hence 0, for active segments."""
     tails = topic.tails
     for segment_id, segment in topic.layout.segments.items():
-        if segment_id not in tails:
-            tails[segment_id] = SegmentTail()
-        tails[segment_id].next_offset = segment.end_offset or 0
+        tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

@@ -254,9 +254,7 @@ def test_a_run_publishes_only_within_half_of_every_delay() -> None:
     ],
     ids=["continues", "replaces", "crosses", "has a gap before it", "is narrower", "begins within another"],
 )
-def test_a_range_is_published_if_readers_read_it(
-    written: tuple[int, int], published: list[tuple[int, int]], refused: bool
-) -> None:
+def test_a_range_is_published_if_it_is_read(written: tuple[int, int], published: list[tuple[int, int]], refused: bool):
     others = [ChunkRange(*each) for each in published]
     reason = refusal(ChunkRange(*written), others, age_seconds=0, max_age_seconds=1)
     assert refused is (reason is not None)
