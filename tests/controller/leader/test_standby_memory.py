@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-import pytest
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from controller.leader.follower import LISTING_INTERVAL_SECONDS
+from controller.leader.standby_memory import READERS, TURN_SECONDS
 from controller.snapshots.job import take_snapshot
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_path
@@ -14,8 +13,6 @@ from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
-
-pytestmark = pytest.mark.virtual_time
 
 
 def propose_topic(leader: Contender, name: str = "orders") -> None:
@@ -109,6 +106,31 @@ async def test_a_decision_ends_the_pauses_of_idle_shards() -> None:
             await asyncio.sleep(0.5)
 
             assert kept == follower.controller.follower.state.chunk
+
+
+async def test_a_state_that_is_read_again_waits_to_be_restored_until_its_turn() -> None:
+    """Its term can be left to another daemon until then."""
+    cluster = Cluster()
+    async with led(cluster):
+        await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+        async with follower_of(cluster, "b", 1 << 30).running() as follower:
+            followed, restoring = follower.controller.follower, follower.controller._context.restoring
+            await until(lambda: followed.state.chunk == 2)
+            restoring.budget.spend = lambda _: asyncio.sleep(100)
+            other = asyncio.create_task(restoring.complete((each for each in (1,)), lambda: True))
+            for limit_bytes, reads in ((1, False), (1 << 30, True)):
+                follower.standby_bytes = limit_bytes
+                follower.standby.assign({0: ["b"]})
+                await until(lambda wanted=reads: not followed.state.chunk and wanted == followed.reading.locked())
+            assert not followed.restoring
+            await other
+
+
+async def test_a_read_that_takes_too_long_loses_its_turn() -> None:
+    memory = Contender(Cluster(), "b").standby
+    async with AsyncExitStack() as slow, asyncio.timeout(TURN_SECONDS + 1):
+        for _ in range(READERS + 1):
+            await slow.enter_async_context(memory.turn_to_read())
 
 
 async def test_a_chunk_that_is_announced_between_two_pauses_ends_the_second_one() -> None:

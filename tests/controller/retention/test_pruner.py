@@ -22,8 +22,6 @@ from shard.steps import complete
 from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.worlds.one_shard import BareClient, OneShard
 
-pytestmark = pytest.mark.virtual_time
-
 SOON = RetentionSettings(max_age_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
 
 
@@ -211,12 +209,30 @@ async def test_a_consumer_gives_an_unread_segment_back_before_it_is_pruned() -> 
     """Else it would deliver what it has queued of it after another consumer has delivered records of the children."""
     async with _split_topic(OneShard(), max_age_ms=0, ignore_subscriptions=True) as (leader, client):
         await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        await client.call(requests.SplitSegment, topic="orders", segment=1, token="4")
         await asyncio.sleep(21)
-        assert [0, 1, 2] == _segments(leader)
+        assert [0, 1, 2, 3, 4] == _segments(leader), "the sealed child of a segment that is held waits, too"
         assert [Revocation(segment=0, generation=1)] == client.pushes.pop().revoked
         await client.call(requests.ConfirmRevoked, **CONSUMER, released=[(0, 1)])
         await asyncio.sleep(10)
-        assert [1, 2] == _segments(leader) == [each.segment for each in client.pushes.pop().granted]
+        assert [2, 3, 4] == _segments(leader) == [each.segment for each in client.pushes.pop().granted]
+
+
+async def test_a_segment_that_is_kept_after_all_is_granted_again() -> None:
+    async with _split_topic(OneShard(), max_age_ms=0, ignore_subscriptions=True) as (_, client):
+        await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        await asyncio.sleep(21)
+        await client.call(requests.SetTopicPolicy, topic="orders", token="4", policy=e.TopicPolicy(max_age_ms=-1))
+        await client.call(requests.ConfirmRevoked, **CONSUMER, released=[(0, 1)])
+        await asyncio.sleep(10)
+        assert [0] == [each.segment for each in client.pushes.pop().granted]
+
+
+async def test_no_consumer_gives_back_what_no_child_waits_for() -> None:
+    async with _split_topic(OneShard(), max_age_ms=0, ignore_subscriptions=True) as (leader, client):
+        await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="QUEUE", start="earliest")
+        await asyncio.sleep(21)
+        assert [1, 2] == _segments(leader)
 
 
 async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None:

@@ -223,16 +223,19 @@ async def test_a_run_whose_manifest_was_stored_without_an_answer_keeps_its_objec
     await world.assert_intact()
 
 
-async def test_a_run_deletes_what_was_pruned_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader has deleted it from the ranges that were published before, and does so once."""
-    counted = AsyncMock(return_value=Result(0, 12, ()))
+@pytest.mark.parametrize(("watermark", "deleted"), [(4, True), (3, False)])
+async def test_a_run_deletes_what_was_pruned_meanwhile(
+    watermark: int, deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has deleted it from the ranges that were published before. An older count does not know new segments."""
+    counted = AsyncMock(return_value=Result(0, watermark, ()))
     monkeypatch.setattr("drain.compaction.published_ranges.newest_of_ledger", counted)
     world = Processes()
     manifest, began_ms = await world.upload(1, 4, "a")
     item = compacted_object(7, 0, f"{run_folder(manifest)}/x.parquet")
     await world.store.create(item.path, b"records")
     await world.published.publish(replace(manifest, objects=[item]), began_ms)
-    assert item.path not in world.store.objects
+    assert deleted == (item.path not in world.store.objects)
 
 
 def test_a_run_publishes_only_within_half_of_every_delay() -> None:

@@ -11,8 +11,6 @@ from drain.compaction.schedule import CompactionScheduler
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import ConfigError
 
-pytestmark = pytest.mark.virtual_time
-
 
 class FakeJob:
     """Records the calls of the scheduler; shards in ``due`` have a range to compact."""

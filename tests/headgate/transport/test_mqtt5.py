@@ -152,6 +152,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
         writer.close()
 
     received: list[ArrivedMessage] = []
+    window = ReadingWindow(SIZE - 1)
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
         tls = encrypted(client_config(tls=True, ca_file=str(authority.ca_file)), "127.0.0.1")
@@ -162,7 +163,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
             received.append,
             tls=tls,
             timing=MqttTiming(close_timeout_seconds=0.1),
-            window=ReadingWindow(SIZE - 1),
+            window=window,
         )
         async with session:
             await until(lambda: len(received) == 1)
@@ -170,5 +171,7 @@ async def test_a_paused_session_resumes_with_messages_of_one_record(tmp_path: Pa
             for number in range(5):
                 await until(lambda wanted=number: len(received) > wanted)
                 received[number].acknowledge()
+                received[number].acknowledge()  # Nothing more.
+    assert window._used_bytes == 0
 
     assert [b"%d" % number * SIZE for number in range(1, 6)] == [delivery.payload for delivery in received]
