@@ -50,7 +50,10 @@ settings.load_profile("headgate")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "virtual_time(start=0): the loop's clock jumps to the next timer")
+    config.addinivalue_line("markers", "real_time: waits for sockets, threads or processes, also without a server")
+    config.addinivalue_line(
+        "markers", "virtual_time(start=0): the clock's first time; of a module with the mark above, what does not wait"
+    )
 
 
 class UnitLoop(VirtualLoop):
@@ -59,12 +62,17 @@ class UnitLoop(VirtualLoop):
     _asyncgen_finalizer_hook = asyncio.SelectorEventLoop._asyncgen_finalizer_hook
 
 
+REAL_TIME = frozenset({"contract", "real_time", "security", "spark", "system"})
+"""Marks of tests whose loop waits for what is outside of it."""
 RUNNING: dict[str, pytest.Item] = {}  # A test has the marks of its parameters once it runs.
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    mark = RUNNING["test"].get_closest_marker("virtual_time")
-    return asyncio.new_event_loop() if mark is None else UnitLoop(**mark.kwargs)
+    """Return a loop whose clock jumps to the next timer, unless the test waits for what is outside of the loop."""
+    marks = {mark.name: mark.kwargs for mark in RUNNING["test"].iter_markers()}
+    if "virtual_time" in marks or REAL_TIME.isdisjoint(marks):
+        return UnitLoop(**marks.get("virtual_time", {}))
+    return asyncio.new_event_loop()
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

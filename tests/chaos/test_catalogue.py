@@ -40,7 +40,6 @@ def test_a_short_run_and_a_machine_without_a_compiler_say_what_they_leave_out() 
     assert "the run is too short" in reasons.values()
 
 
-@pytest.mark.virtual_time
 async def test_a_fault_that_waits_for_what_another_one_prevents_ends() -> None:
     """A daemon whose fsync fails is not ready, and the power was lost for the consumers."""
     cluster, played = AsyncMock(programs={"daemon-1": None}), Played()
@@ -55,6 +54,7 @@ async def test_a_fault_that_waits_for_what_another_one_prevents_ends() -> None:
     cluster.restore.assert_awaited()
 
 
+@pytest.mark.real_time
 async def test_topics_are_not_blamed_for_a_standstill_of_the_run_itself() -> None:
     """All connections pass the proxies of its process."""
     cluster, played = AsyncMock(programs={"audit-1": None}), Played()

@@ -23,6 +23,8 @@ from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 QUERY = DrainQuery(0, 1, 2, 0, frozenset({1}), 100)
 
 

@@ -28,8 +28,8 @@ from tests.support.worlds.election_environments import (
 )
 
 ENVIRONMENTS = (
-    pytest.param("fake", marks=pytest.mark.virtual_time),
-    pytest.param("secure_fake", marks=pytest.mark.virtual_time),
+    "fake",
+    "secure_fake",
     pytest.param("zookeeper", marks=pytest.mark.contract),
     pytest.param("secure_zookeeper", marks=pytest.mark.contract),
 )

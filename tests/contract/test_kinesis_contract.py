@@ -26,6 +26,8 @@ from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 NAMES = itertools.count(1)
 ROOT = "shardId-000000000000"
 

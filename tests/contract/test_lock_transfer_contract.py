@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 
 @pytest.fixture(
     params=[
-        pytest.param("fake", marks=pytest.mark.virtual_time),
+        "fake",
         pytest.param("secure_zookeeper", marks=pytest.mark.contract),
     ]
 )

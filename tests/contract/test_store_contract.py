@@ -24,6 +24,8 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.servers.s3_server import BUCKET, SECRET, Failure, S3Server, s3_server
 from tests.support.servers.seaweedfs import seaweedfs
 
+pytestmark = pytest.mark.real_time
+
 PREFIXES = itertools.count(1)
 
 

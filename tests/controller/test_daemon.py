@@ -76,6 +76,7 @@ def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) ->
     ]
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -115,7 +116,6 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
     assert caught.group_contains(ElectionClientError, match=reason)
 
 
-@pytest.mark.virtual_time
 def test_a_daemon_that_has_not_joined_a_cluster_takes_no_token_for_that_of_another_daemon(settings: Settings) -> None:
     assert not Daemon(settings)._is_peer("any")
 

@@ -12,8 +12,6 @@ from shard.subscriptions.two_witnesses import DrainClaim
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 def harness(after_split: CoordinatorHarness) -> CoordinatorHarness:

@@ -1,6 +1,5 @@
 """One subscription on its leader: resent messages, descriptions and reported events."""
 
-import pytest
 from structlog.testing import capture_logs
 
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
@@ -8,9 +7,6 @@ from headgate.protocol.replies import Revocation
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
-
-pytestmark = pytest.mark.virtual_time
-
 
 # The log
 

@@ -8,8 +8,6 @@ from headgate.model import entries as e
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import SETTINGS, CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 def harness(after_split: CoordinatorHarness) -> CoordinatorHarness:

@@ -8,8 +8,6 @@ from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 LOW, HIGH = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
 
 

@@ -13,8 +13,6 @@ from metrics.label_values import PollOutcome
 from shard.subscriptions.two_witnesses import DrainClaim
 from tests.support.worlds.subscription_environment import SETTINGS as COORDINATOR
 
-pytestmark = pytest.mark.virtual_time
-
 NOTHING: frozenset[int] = frozenset()
 SETTINGS = replace(COORDINATOR, poll_min_seconds=2.0, poll_max_seconds=900.0, poll_check_timeout_seconds=10.0)
 

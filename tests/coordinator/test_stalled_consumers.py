@@ -8,7 +8,6 @@ from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
 LIMIT_SECONDS = 60
 
 

@@ -9,8 +9,6 @@ from metrics import events
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 def granted(answer: Registered) -> list[int]:
     return [grant.segment for grant in answer.grants]

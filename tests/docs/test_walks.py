@@ -15,8 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from controller.settings.sections import SpreadSettings
 from headgate.client.admin import Admin
 from headgate.client.consumed_record import ConsumedRecord
@@ -25,8 +23,6 @@ from tests.support.source_folders import ROOT
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard_programs import client, orders, produce, reader
-
-pytestmark = pytest.mark.virtual_time
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PRODUCT = ("headgate/", "controller/", "coordinator/", "shard/", "metrics/", "web/", "drain/")

@@ -20,8 +20,6 @@ from headgate.otel import Tracing, context_of, observe_clients
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 class Spans:
     """A provider, and what it has exported by name."""

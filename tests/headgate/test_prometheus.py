@@ -1,6 +1,5 @@
 """The collector of clients' metrics."""
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headgate.client.producer import Producer
@@ -10,7 +9,6 @@ from tests.support.worlds.one_shard_programs import client, orders, reader
 QUEUE = {"subscription": "jobs", "type": "QUEUE"}
 
 
-@pytest.mark.virtual_time
 async def test_the_values_of_a_producer_and_a_consumer():
     async with (
         orders(segments=1) as (world, _),

@@ -7,8 +7,6 @@ from shard.reporting.explanation import COST_OF_REASONS
 from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
 from tests.coordinator.conftest import Lead
 
-pytestmark = pytest.mark.virtual_time
-
 SEGMENTS = 4 * ITEMS_PER_STEP + 1
 
 

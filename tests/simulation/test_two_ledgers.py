@@ -263,7 +263,6 @@ class TwoLedgers:
 
 
 @pytest.mark.simulation
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("seed", range(10))
 async def test_each_record_is_in_the_ledger_that_its_producer_named(seed: int) -> None:
     await TwoLedgers(seed).run()

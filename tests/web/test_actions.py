@@ -20,6 +20,8 @@ from web.access import HttpAccess, Tokens
 from web.actions import ACTIONS
 from web.api.documents import DeadLettersDocument
 
+pytestmark = pytest.mark.real_time
+
 RULES = AccessRules({name: (Right(role=Role(name)),) for name in ("administrator", "consumer", "observer")})
 TOKENS = Tokens(tuple((name, hashlib.sha256(name.encode()).digest()) for name in (*RULES.users, "up")))
 SUBSCRIPTION = "/topics/orders/subscriptions/billing"

@@ -11,6 +11,8 @@ from headgate.views.topics import TopicInfo
 from web.actions import ACTIONS
 from web.api.openapi import OPERATIONS, ROOT, openapi_document
 
+pytestmark = pytest.mark.real_time
+
 PATHS = {
     "cluster": "/cluster",
     "daemons": "/daemons",

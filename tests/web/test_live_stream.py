@@ -18,6 +18,8 @@ from web.live_stream import LivePages
 from web.page.markup import element
 from web.page.shell import Page
 
+pytestmark = pytest.mark.real_time
+
 QUICK_SECONDS = 0.05
 
 

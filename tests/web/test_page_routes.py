@@ -8,6 +8,8 @@ import pytest
 
 from web.page_routes import NAMES
 
+pytestmark = pytest.mark.real_time
+
 VENDORED = {"idiomorph.min.js": "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96"}
 """dist/idiomorph.min.js of idiomorph 0.8.0 in the npm registry."""
 

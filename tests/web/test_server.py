@@ -20,6 +20,8 @@ from tests.support.servers.http_server import HttpHarness, http_server
 from web import listener, server
 from web.server import HEADERS
 
+pytestmark = pytest.mark.real_time
+
 
 async def test_liveness_follows_the_loop(harness):
     status, _, text = await harness.get("/livez")

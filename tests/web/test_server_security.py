@@ -22,6 +22,8 @@ from web.access import CHALLENGES, HttpAccess
 from web.listener import HttpConnection, HttpDenials
 from web.tokens import read_tokens, token_line
 
+pytestmark = pytest.mark.real_time
+
 HOSTS = ("127.0.0.1",)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC)
 PATHS = ("/", "/api/v1/cluster", "/live?page=x", "/static/page.css", "/metrics", "/nowhere")

@@ -26,6 +26,8 @@ from web.api.query import Query
 from web.page.asked_pages import records_page
 from web.stored_records import shown
 
+pytestmark = pytest.mark.real_time
+
 RULES = AccessRules({name: (Right(role=Role(name), topics=("t",)),) for name in ("consumer", "observer")})
 TOKENS = Tokens(tuple((name, hashlib.sha256(name.encode()).digest()) for name in ("consumer", "observer", "up")))
 PATH = "/topics/t/records"

@@ -16,8 +16,6 @@ from headgate.protocol.requests import DescribeBacklog
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import WrittenLedger
 
-pytestmark = pytest.mark.virtual_time
-
 
 class FakeSpark:
     """Replies with configured values after a delay, or fails."""

@@ -28,8 +28,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.stored_batches import stored_batch
 
-pytestmark = pytest.mark.virtual_time
-
 
 class Shard:
     """A term on a store that takes one second per write."""

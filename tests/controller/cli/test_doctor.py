@@ -22,6 +22,8 @@ from headgate.storage.object_store import open_store
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.object_store import FakeStore
 
+pytestmark = pytest.mark.real_time
+
 
 class OverwritingStore(FakeStore):
     """A bucket that ignores the condition of a write."""

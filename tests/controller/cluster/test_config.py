@@ -26,8 +26,6 @@ from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.virtual_time
-
 LEDGER = "file:///ledger"
 SECRET = "0123456789abcdef" * 4
 STORED = {"shards": 4, "ledger_url": LEDGER, "session_secret": SECRET}

@@ -19,8 +19,6 @@ from tests.support.samples.cluster_overviews import backlog
 from tests.support.worlds.one_shard import OneShard
 from web.api.overview import UnknownNameError
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def prepare(leader, client):
     """Make topic ``a`` with a split segment, and topic ``b`` with a queue whose two consumers went away."""

@@ -12,6 +12,8 @@ from aiohttp import web
 from controller.cluster.peers import Peers
 from web.api.overview import NotAnsweredError
 
+pytestmark = pytest.mark.real_time
+
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 

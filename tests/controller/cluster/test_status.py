@@ -31,6 +31,8 @@ from web.access import HttpAccess, Tokens
 from web.api.history import SAMPLE_SECONDS
 from web.api.overview import NotAnsweredError, UnknownNameError
 
+pytestmark = pytest.mark.real_time
+
 SECRET = SessionSecret("0" * 64)
 
 

@@ -157,7 +157,6 @@ async def test_daemon_and_client_connect_with_the_newest_password(tmp_path: Path
 OWN, COPY = "a" * 32, "c" * 32
 
 
-@pytest.mark.virtual_time
 async def test_each_other_ledger_is_reported_once_and_contradicted_at_a_steady_pace() -> None:
     def described(ledger_id: str) -> ClusterDescription:
         return ClusterDescription(protocol=2, shards=4, ledger_url=f"file:///{ledger_id}", ledger_id=ledger_id)

@@ -16,6 +16,8 @@ from metrics.instruments import Instruments
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 async def test_leaders_check_again_once_when_the_drain_service_becomes_ready(tmp_path: Path) -> None:
     """Otherwise blocked segments wait for the end of a pause, up to a quarter of an hour."""

@@ -15,6 +15,7 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
 
 
+@pytest.mark.real_time
 async def test_a_folder_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     problem = await write_problem(LocalStore(tmp_path))
@@ -43,7 +44,6 @@ async def test_a_store_that_works_has_no_problem_and_keeps_no_object(fault: str)
     assert {} == store.objects
 
 
-@pytest.mark.virtual_time
 async def test_a_store_that_hangs_is_a_problem_in_time() -> None:
     store, observer = FakeStore(), RecordingObserver()
     store.freeze()
@@ -55,7 +55,6 @@ async def test_a_store_that_hangs_is_a_problem_in_time() -> None:
     assert [events.StoreOperationFailed(operation="create", reason=reason)] == observer.events
 
 
-@pytest.mark.virtual_time
 async def test_a_daemon_that_leads_nothing_learns_that_writes_fail_and_that_they_succeed_again() -> None:
     store, observer = FakeStore(), RecordingObserver()
 

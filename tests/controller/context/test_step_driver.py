@@ -6,12 +6,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
-import pytest
-
 from controller.context.step_driver import SerialSteps, StepDriver, TurnBudget
 from shard.steps import Steps
 
-pytestmark = pytest.mark.virtual_time
 never = partial(bool, False)
 
 

@@ -12,8 +12,6 @@ from tests.support.waiting import never, until
 from tests.support.worlds.device_environment import Devices
 from tests.support.worlds.one_shard import CLUSTER
 
-pytestmark = pytest.mark.virtual_time
-
 OWN = confirmations_prefix(CLUSTER, "ada")
 REPLIES = OWN + "sensor-1"
 

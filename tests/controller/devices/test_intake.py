@@ -21,8 +21,6 @@ from tests.support.waiting import until
 from tests.support.worlds.device_environment import SESSION, Devices, create_topic, devices_connected
 from tests.support.worlds.one_shard import CLUSTER, BareClient
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.mark.parametrize(
     ("name", "payload", "headers", "reason"),

@@ -18,8 +18,6 @@ from tests.support.waiting import never, until
 from tests.support.worlds.device_environment import ORDERS, SESSION, Devices
 from tests.support.worlds.one_shard import CLUSTER
 
-pytestmark = pytest.mark.virtual_time
-
 STATES = get_args(DeviceSessionState)
 SUBSCRIBED = {"shard": "0", "state": "subscribed"}
 OFF = IngestSettings(mqtt_devices=False)

@@ -52,7 +52,6 @@ def respond(commands: OperatorCommands, request: RequestBody, replies: list[obje
     return outcome
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("problem", ["daemon 'b' is frozen", None], ids=["refused", "done"])
 @pytest.mark.parametrize(
     ("asked", "request_of", "call", "reply"),
@@ -77,23 +76,18 @@ async def test_a_command_is_answered_once_it_is_done_or_refused_with_the_reason(
     assert replies == [reply if problem is None else Refusal("invalid", problem)]
 
 
-@pytest.mark.virtual_time
 async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
     refused = respond(OperatorCommands(3, "a", None), MOVE, [])
 
     assert refused.verdict == "unavailable"
 
 
-@pytest.mark.virtual_time
 async def test_a_client_receives_a_refusal_that_is_decided_later() -> None:
     async with OneShard().led() as (_, client):
         refused = await client.call(TransferShard, daemon="b", token="t")
 
     assert isinstance(refused, Rejected), refused
     assert (refused.verdict, refused.reason) == ("invalid", "no daemon 'b' is live, to lead shard 0")
-
-
-pytestmark = pytest.mark.virtual_time
 
 
 class SlowCluster(OneShard):

@@ -10,8 +10,6 @@ from headgate.model.layout import ShardMap
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.mark.parametrize(
     ("known", "shards", "before", "expected"),

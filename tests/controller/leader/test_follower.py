@@ -19,8 +19,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def commit(leader: Contender) -> int:
     """Commit one chunk; return its number."""

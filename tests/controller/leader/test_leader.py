@@ -16,8 +16,6 @@ from tests.support.whole_state import everything
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import RECORDS, batch, created, opened, producing, serving
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def test_a_consumer_is_fenced_only_once_its_successor_is_durable() -> None:
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c"}

@@ -24,8 +24,6 @@ from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.one_shard_programs import serving
 
-pytestmark = pytest.mark.virtual_time
-
 ADDRESS = Request(request_id=7, protocol=PROTOCOL_VERSION, client_id="anonymous/client", body=ListTopics())
 
 

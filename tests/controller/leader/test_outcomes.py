@@ -13,8 +13,6 @@ from headgate.protocol.replies import Rejected
 from shard.requests.handlers import Outcome, StepResult
 from shard.steps import Steps
 
-pytestmark = pytest.mark.virtual_time
-
 
 class Questions:
     """Asks one queue. Each step notes the name of its question."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from structlog.testing import capture_logs
 
 from headgate.client.admin import Admin
@@ -30,8 +29,6 @@ from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import batch, created
 from tests.support.worlds.one_shard_programs import client as client_of
-
-pytestmark = pytest.mark.virtual_time
 
 USERS = {
     "operator": (Right(Role.ADMINISTRATOR),),

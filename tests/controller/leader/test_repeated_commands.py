@@ -11,8 +11,6 @@ from headgate.protocol.replies import Rejected
 from headgate.protocol.request_fields import RequestBody
 from tests.support.worlds.one_shard import BareClient, OneShard
 
-pytestmark = pytest.mark.virtual_time
-
 CONSUMER = {"topic": "orders", "subscription": "billing", "consumer": "c"}
 BILLING = {"topic": "orders", "subscription": "billing"}
 ADA = {"consumer": "ada", "incarnation": 1}

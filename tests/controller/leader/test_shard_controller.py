@@ -24,8 +24,6 @@ from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import CLUSTER, BareClient
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def test_a_stop_hands_over_at_once() -> None:
     """Accepted requests are committed and the lock is released, without a session timeout."""

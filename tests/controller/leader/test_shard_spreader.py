@@ -20,7 +20,6 @@ from headgate.ledger.ledger import Ledger
 from tests.support.waiting import never, until
 from tests.support.worlds.contenders import Cluster, Contender
 
-pytestmark = pytest.mark.virtual_time
 SHARDS = 6
 SETTLE_SECONDS = 20.0
 

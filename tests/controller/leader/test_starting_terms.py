@@ -18,8 +18,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 
-pytestmark = pytest.mark.virtual_time
-
 
 class TimedStore(FakeStore):
     """Records when objects are created."""

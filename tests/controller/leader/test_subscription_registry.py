@@ -23,8 +23,6 @@ from headgate.protocol.requests import (
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client as connected
 
-pytestmark = pytest.mark.virtual_time
-
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnation": 1}
 
 

@@ -1,14 +1,10 @@
 """What applies to a topic, and where it is from: with a leader, its settings, and a client."""
 
-import pytest
-
 from controller.settings.sections import RetentionSettings, ScalingSettings
 from headgate import TopicPolicy
 from headgate.client.admin import Admin
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create
-
-pytestmark = pytest.mark.virtual_time
 
 
 async def test_each_value_names_its_source_and_a_reload_changes_it() -> None:

@@ -20,7 +20,6 @@ from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import BareClient
 
-pytestmark = pytest.mark.virtual_time
 Create = Callable[[str, bytes], Awaitable[None]]
 
 

@@ -17,8 +17,6 @@ from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from trials.compaction import compact
 
-pytestmark = pytest.mark.virtual_time
-
 ID, OTHER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 
 

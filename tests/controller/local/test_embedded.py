@@ -29,6 +29,8 @@ from controller.local.supervised_process import ProcessSpec, ProcessStartError, 
 from headgate.errors import ConfigError
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it")
 KINDS = [pytest.param("mosquitto", marks=needs_mosquitto), "amqtt"]
 

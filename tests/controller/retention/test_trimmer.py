@@ -86,7 +86,6 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
     assert 9 == restored.trimmed_below
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("set_ms", [1000 * HOUR, -1000 * HOUR], ids=["forward", "back"])
 @pytest.mark.parametrize("is_of_spark", [False, True])
 async def test_a_clock_that_is_set_neither_deletes_early_nor_keeps_chunks_permanently(set_ms, is_of_spark) -> None:
@@ -100,7 +99,6 @@ async def test_a_clock_that_is_set_neither_deletes_early_nor_keeps_chunks_perman
     assert [1, 6, 9] == (await kept.ledger.numbers())[:3]
 
 
-@pytest.mark.virtual_time
 async def test_a_shard_is_listed_ever_more_seldom_until_it_is_written_or_compacted() -> None:
     kept, leader = await compacted_ledger()
     leader.context.trim_interval_seconds = 30

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-import pytest
 import structlog
 
 from controller.leader.leader import ShardLeader
@@ -18,8 +17,6 @@ from headgate.protocol.requests import CreateTopic, Heartbeat, ProduceBatch, Rec
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import BareClient, OneShard, now_ms
-
-pytestmark = pytest.mark.virtual_time
 
 QUICK = ScalingSettings(
     split=True,

@@ -10,8 +10,6 @@ from headgate.errors import LedgerError
 from headgate.ledger.objects import chunk_folder, chunk_name
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
-pytestmark = pytest.mark.virtual_time
-
 DELAY_SECONDS = 0.04
 
 

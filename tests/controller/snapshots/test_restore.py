@@ -137,7 +137,6 @@ async def test_a_snapshot_of_another_history_than_the_chunks_is_an_error() -> No
         await present.restored()
 
 
-@pytest.mark.virtual_time
 async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() -> None:
     """Clients wait for it while a shard changes its leader."""
     ledger = LedgerInMemory(4)

@@ -21,6 +21,8 @@ from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import RandomLedger
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 def test_a_shard_is_due_when_its_head_is_far_enough_after_its_snapshot() -> None:
     assert [1, 3] == due_shards({0: 9, 1: 10, 2: 19, 3: 20}, {2: 10, 3: 10}, 10)

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from controller.chunk_writer.builder import ChunkBuilder
 from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob
@@ -14,7 +12,6 @@ from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 
-pytestmark = pytest.mark.virtual_time
 SHARDS = 32
 
 

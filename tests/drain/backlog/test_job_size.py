@@ -67,7 +67,6 @@ class Machine:
         return BacklogJob(chunks, self.count)
 
 
-@pytest.mark.virtual_time
 async def test_after_a_failed_job_smaller_ones_advance() -> None:
     machine = Machine(length=300, seconds_per_chunk=0.5)
     job = machine.job()
@@ -77,7 +76,6 @@ async def test_after_a_failed_job_smaller_ones_advance() -> None:
     assert (outcome.failures, outcome.results[0].watermark) == ({}, 300)
 
 
-@pytest.mark.virtual_time
 async def test_a_quick_machine_counts_a_long_ledger_in_few_jobs() -> None:
     machine = Machine(length=20_000, seconds_per_chunk=0.0001)
 
@@ -85,7 +83,6 @@ async def test_a_quick_machine_counts_a_long_ledger_in_few_jobs() -> None:
     assert machine.jobs == [200, 400, 800, 1600, 3200, *[MAX_CHUNKS_PER_JOB] * 3, 1800]
 
 
-@pytest.mark.virtual_time
 async def test_what_was_stored_during_an_outage_is_counted_on_a_machine_too_slow_for_one_job() -> None:
     machine = Machine(length=3000, seconds_per_chunk=0.05)
 

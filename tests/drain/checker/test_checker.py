@@ -29,6 +29,8 @@ from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 async def service(tmp_path):

@@ -15,7 +15,6 @@ from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 
-pytestmark = pytest.mark.virtual_time
 STALE_SECONDS = 120.0
 
 

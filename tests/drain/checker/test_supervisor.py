@@ -22,6 +22,8 @@ from headgate.backoff import Backoff, RestartPolicy
 from headgate.process.child_process import ChildProcess
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 QUICK = SupervisorTimes(ping_interval=0.05, ping=30.0, retry=0.02, stop=30.0)
 POLICY = RestartPolicy(start_timeout_seconds=60.0, pauses=Backoff(first_seconds=0.05, longest_seconds=0.1))
 ROOT = Path(__file__).parents[3]

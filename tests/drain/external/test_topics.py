@@ -20,8 +20,6 @@ from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTab
 from headgate.errors import HeadgateError
 from tests.drain.service.test_run_coalescer import STORED, Ledger, no_tables
 
-pytestmark = pytest.mark.virtual_time
-
 ROWS = (
     StateRow(1, None, 0, sealed_end_offset=10),
     StateRow(1, 2, None, subscription_type="STREAM"),

@@ -12,6 +12,8 @@ from drain.service.service import DrainListener, DrainServer
 from headgate.log.lossy_output import lose_lines, take_lost_lines
 from tests.drain.test_protocol import ROW
 
+pytestmark = pytest.mark.real_time
+
 MANY = 1 + protocol.MAX_LINE_BYTES // len(msgspec.json.encode(ROW))
 """Backlogs that do not fit into a line."""
 

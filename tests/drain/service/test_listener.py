@@ -12,6 +12,8 @@ from drain.service import service as listener
 from drain.service.service import DrainListener
 from headgate.errors import ConfigError
 
+pytestmark = pytest.mark.real_time
+
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Serve one line."""

@@ -24,7 +24,6 @@ from drain.spark.engines import JvmGoneError, RunError
 from headgate.ledger.objects import chunk_folder
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
-pytestmark = pytest.mark.virtual_time
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
 
 

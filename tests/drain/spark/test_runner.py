@@ -5,7 +5,11 @@ import contextlib
 import threading
 from typing import Any
 
+import pytest
+
 from drain.spark.runner import SparkRunner
+
+pytestmark = pytest.mark.real_time
 
 
 class Session:

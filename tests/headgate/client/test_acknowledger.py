@@ -15,8 +15,6 @@ from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Acknowledged
 from headgate.protocol.requests import Acknowledgement
 
-pytestmark = pytest.mark.virtual_time
-
 INTERVAL_SECONDS = 2.0
 HELD = (0, 1)
 FORBIDDEN = RequestRejectedError("forbidden", "user ada may not consume")

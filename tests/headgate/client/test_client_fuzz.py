@@ -59,7 +59,6 @@ TOPICS = (
 )
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("payload", [b"\xc1", REPLIES[0][:-1], b"\x91" * 9999], ids=["wrong", "cut", "deep"])
 async def test_a_client_counts_undecodable_messages_and_continues(payload: bytes) -> None:
     raised: list[dict[str, Any]] = []

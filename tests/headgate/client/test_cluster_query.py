@@ -40,8 +40,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.cluster_overviews import overview_message
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.virtual_time
-
 CLUSTER = "test"
 
 

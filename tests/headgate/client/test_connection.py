@@ -30,8 +30,6 @@ from headgate.protocol.requests import ImportTopic, SegmentImport
 from tests.headgate.client.test_request_attempts import DESCRIBE, unanswered
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
-pytestmark = pytest.mark.virtual_time
-
 
 def presences(cluster: ScriptedCluster) -> list[Presence]:
     """Return a list that gets what the client or its will announces."""

@@ -42,9 +42,6 @@ from tests.support.fakes.scripted_leader import (
 )
 from tests.support.samples.client_configs import client_config
 
-pytestmark = pytest.mark.virtual_time
-
-
 # Reading
 
 

@@ -14,8 +14,6 @@ from tests.support.fakes.scripted_leader import ScriptedCluster, consumer, grant
 from tests.support.waiting import until
 from tests.support.worlds.one_shard_programs import orders, produce, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_registration(cluster):
     async with cluster.leader(grants=[grant()]) as old, consumer(cluster) as reader:

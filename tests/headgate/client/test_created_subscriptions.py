@@ -26,8 +26,6 @@ from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 from tests.support.worlds.one_shard_programs import client, consume, create, orders, produce, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def test_it_starts_at_a_point_in_time():
     async with orders(segments=1, records=30) as (world, admin):

@@ -18,8 +18,6 @@ from tests.support.waiting import until
 from tests.support.worlds.external_topic import SPLIT, ExternalTopicShard, layout, seg, world
 from tests.support.worlds.one_shard_programs import client
 
-pytestmark = pytest.mark.virtual_time
-
 RECORDS = 20
 """In each shard of the source."""
 

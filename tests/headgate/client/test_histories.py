@@ -21,8 +21,6 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, orders, produce, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def described(world: OneShard):
     async with Admin(client(world, "admin")) as admin:

@@ -7,8 +7,6 @@ from headgate import ConsumedRecord, Interceptor, OutgoingRecord, Producer
 from headgate.errors import RequestRejectedError
 from tests.support.worlds.one_shard_programs import client, orders, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 class Noting(Interceptor):
     """Notes what passes, and adds its name to it."""

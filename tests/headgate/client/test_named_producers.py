@@ -15,8 +15,6 @@ from headgate.protocol.requests import OpenProducer
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders
 
-pytestmark = pytest.mark.virtual_time
-
 LINES = [b"line %d" % number for number in range(5)]
 
 

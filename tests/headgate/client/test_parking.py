@@ -25,7 +25,6 @@ from tests.support.worlds import one_shard
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, in_order, orders, produce, reader, restored_copy
 
-pytestmark = pytest.mark.virtual_time
 POISON, OTHER = KEYS[3], KEYS[4]
 
 

@@ -27,8 +27,6 @@ from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, Scrip
 from tests.support.samples.chunks import record_rows
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.virtual_time
-
 """Every record is a batch of its own."""
 
 

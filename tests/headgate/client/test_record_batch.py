@@ -98,9 +98,6 @@ async def test_records_that_expired_in_flight_leave_a_batch_with_those_that_expi
 # How shards share the bytes of a producer.
 
 
-pytestmark = pytest.mark.virtual_time
-
-
 async def test_a_shard_without_a_leader_does_not_starve_the_others():
     budget = ByteBudget(100, 10)
     while budget.try_reserve(0, 10):

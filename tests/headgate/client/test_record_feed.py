@@ -14,8 +14,6 @@ from headgate.protocol.replies import Grant
 from headgate.reading.stored_rows import Rows
 from tests.support.fakes.scripted_leader import ScriptedCluster
 
-pytestmark = pytest.mark.virtual_time
-
 GRANT = Grant(segment=3, generation=7, start_offset=10, start_chunk=1, first_hash=0, last_hash=65_535)
 
 

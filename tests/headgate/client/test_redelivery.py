@@ -31,7 +31,6 @@ from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, orders, produce, reader
 
-pytestmark = pytest.mark.virtual_time
 QUEUE: dict[str, Any] = {"subscription": "jobs", "type": "QUEUE"}
 
 

@@ -16,8 +16,6 @@ from headgate.protocol.requests import DescribeTopic, Request
 from headgate.views.topics import TopicInfo
 from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 
-pytestmark = pytest.mark.virtual_time
-
 DESCRIBE = DescribeTopic(topic="orders")
 RETRY_SECONDS = 1.0
 """Longest pause between two attempts, besides the wait for a reply."""

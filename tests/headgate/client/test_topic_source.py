@@ -17,8 +17,6 @@ from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, orders, produce
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_deletion_is_noticed_soon_and_a_topic_that_was_created_again_is_another_one(again: bool):

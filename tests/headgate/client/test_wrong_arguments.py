@@ -17,8 +17,6 @@ from headgate.protocol.request_fields import ProgramText, failure_text
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard_programs import client, orders
 
-pytestmark = pytest.mark.virtual_time
-
 WRONG = "!wrong"
 COLLECTIONS = ("positions", "reset", "splits", "merges", "add_consumers", "remove_consumers")
 VALID: dict[str, Any] = {"key": b"k", "order": "strict", "layout": ExternalLayout([]), "shards": 2}

@@ -16,8 +16,6 @@ from headgate.client_history.recorder import HistoryRecorder
 from headgate.errors import RequestRejectedError
 from tests.support.worlds.one_shard_programs import client, orders, reader
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[HistoryRecorder]:

@@ -25,8 +25,6 @@ from tests.support.waiting import until
 from tests.support.worlds.external_topic import ExternalTopicShard, world
 from tests.support.worlds.one_shard_programs import client
 
-pytestmark = pytest.mark.virtual_time
-
 KEYS = [f"k{number}" for number in range(8)]
 SECONDS = 240
 

@@ -30,7 +30,6 @@ def lease(shard: str, checkpoint: str, number: int = 0) -> dict[str, Any]:
     }
 
 
-@pytest.mark.virtual_time
 async def test_a_subscription_continues_where_the_application_stopped(stream: FakeKinesisStream) -> None:
     """Root and one child are finished; KCL has deleted the root's lease, and has not begun one grandchild."""
     put(stream, 0, 3)
@@ -73,7 +72,6 @@ async def test_a_subscription_continues_where_the_application_stopped(stream: Fa
                 await migrate(shared, stream, items, **options)
 
 
-@pytest.mark.virtual_time
 async def test_a_finished_shard_is_not_read_before_it_is_known_to_be_drained(stream: FakeKinesisStream) -> None:
     put(stream, 0, 3)
     stream.split("shardId-000000000000")

@@ -25,7 +25,6 @@ from tests.headgate.reading.test_topic_reader import CHUNKS, possible
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
-pytestmark = pytest.mark.virtual_time
 LEDGER_ID = "0123456789abcdef" * 2
 
 

@@ -26,6 +26,8 @@ from shard.state.shard_state import ShardState
 from tests.support.samples.manifests import manifest
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 
+pytestmark = pytest.mark.real_time
+
 CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"
 MANIFEST_PATH = manifest_path(0, ChunkRange(1, 1))
 

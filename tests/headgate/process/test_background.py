@@ -7,6 +7,8 @@ import pytest
 from headgate.process.background import BackgroundService, cancel_and_wait
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 class Counter(BackgroundService):
     task_name = "counter"

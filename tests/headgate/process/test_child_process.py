@@ -16,6 +16,8 @@ from headgate.process import parent_death_signal
 from headgate.process.child_process import ChildProcess, rotate_log
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 async def started(folder: Path, script: str) -> ChildProcess:
     """Start a shell script, and return once it has printed its first line."""

@@ -202,7 +202,6 @@ def test_the_request_table_has_every_request_and_reply() -> None:
     assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not replies.Rejected}
 
 
-@pytest.mark.virtual_time
 async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     """Sends every request, in an order in which each one succeeds."""
     stream, queue = {"topic": "orders", "subscription": "s"}, {"topic": "orders", "subscription": "t"}

@@ -26,7 +26,6 @@ from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.waiting import until
 from trials.compaction import compact
 
-pytestmark = pytest.mark.virtual_time
 RECORDS_A_CHUNK = 3
 
 

@@ -8,8 +8,6 @@ from headgate.reading.read_tasks import first_chunk, read_tasks
 from headgate.reading.topic_reader import TopicReader
 from tests.support.samples.positioned_ledger import CHUNKS, PAIRS_OF_CHUNKS, LedgerWithPositions, any_ledger
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]:
     """Return segment and offset of each record, task by task."""

@@ -19,7 +19,6 @@ from headgate.reading.stored_rows import Rows
 from headgate.reading.tail import CACHE_BYTES, MAX_LOADS, ChunkCache, ChunkRows, Head, Tail, _rows_by_segment
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
-pytestmark = pytest.mark.virtual_time
 NEVER = float("inf")
 Reader = asyncio.Future[int]
 

@@ -20,8 +20,6 @@ from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.samples.positioned_ledger import LedgerWithPositions, any_ledger
 from trials.compaction import compact
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def written(chunks: int = 8) -> LedgerWithPositions:
     """Return a ledger with a record of both topics in each segment of each chunk."""

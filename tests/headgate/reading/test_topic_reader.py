@@ -33,8 +33,6 @@ from tests.support.samples.positioned_ledger import (
 )
 from trials.compaction import compact
 
-pytestmark = pytest.mark.virtual_time
-
 Place = tuple[int, int]
 """Segment and offset."""
 

@@ -15,6 +15,8 @@ from headgate.errors import ObjectExistsError, StoreUnavailableError
 from headgate.storage.local_writer import MAX_FILES_AHEAD, THREADS, LocalWriter
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 def unnamed_files(folder: Path) -> dict[int, int]:
     """Return the unnamed files in ``folder`` that this process has open: handle → inode."""

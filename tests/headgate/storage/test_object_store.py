@@ -23,6 +23,8 @@ from headgate.storage.object_store import MAX_CHUNK_BYTES, LocalStore, _await_fo
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 
+pytestmark = pytest.mark.real_time
+
 
 async def test_an_unusable_folder_fails_every_operation_until_it_is_repaired(tmp_path: Path):
     store = LocalStore(tmp_path / "ledger")

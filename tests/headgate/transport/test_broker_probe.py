@@ -9,6 +9,8 @@ from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.port import BrokerProperties
 from tests.support.servers.scripted_broker import connack, scripted_broker
 
+pytestmark = pytest.mark.real_time
+
 
 async def probe(port: int, seconds: float = 60.0) -> BrokerProperties | None:
     return await read_broker_properties("127.0.0.1", port, "probe", timeout_seconds=seconds)

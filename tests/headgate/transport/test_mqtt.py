@@ -29,6 +29,8 @@ from tests.support.fakes.broker import FakeBroker, FakeTransport
 from tests.support.servers.scripted_broker import connack, scripted_broker
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.msg.event for record in caplog.records if isinstance(record.msg, LogEvent)]

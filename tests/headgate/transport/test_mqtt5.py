@@ -23,6 +23,8 @@ from tests.support.servers.scripted_broker import connack
 from tests.support.servers.tls_broker import encrypted
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:

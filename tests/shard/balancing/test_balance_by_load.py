@@ -10,8 +10,6 @@ from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:

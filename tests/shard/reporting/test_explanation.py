@@ -17,8 +17,6 @@ from tests.coordinator.conftest import Lead
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> Explanation:
     return complete(

@@ -15,8 +15,6 @@ from tests.coordinator.conftest import Lead
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 def asked(**changes) -> PlanChanges:
     return PlanChanges(topic="orders", subscription="billing", **changes)

@@ -11,8 +11,6 @@ from tests.coordinator.conftest import Lead
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarness:

@@ -10,7 +10,6 @@ from shard.subscriptions.deliveries import judge_begun, judge_failed, record_lim
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
 ADA = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
 
 

@@ -14,7 +14,6 @@ from shard.subscriptions.parking import ParkedInBatch, has_key, judge_park, judg
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
 IDS: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
 ADA: dict[str, Any] = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
 LOW, HIGH = b"57882", b"24539"

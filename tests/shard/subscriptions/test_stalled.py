@@ -9,8 +9,6 @@ from shard.state.topic import SLOT_MS, Traffic
 from shard.subscriptions.stalled import Unfinished, is_stalled, takeable, unfinished
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 LIMIT_MS, WINDOW = 60_000, 15.0
 NOW = 1_000_000
 

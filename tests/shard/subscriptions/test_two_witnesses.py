@@ -8,7 +8,6 @@ from shard.subscriptions.two_witnesses import DrainClaim, contradiction
 from tests.support.worlds.command_shard import imported_topic
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
 IDS = {"topic_id": 1, "subscription_id": 2, "seek_generation": 0}
 
 

@@ -8,8 +8,6 @@ from shard.reporting.progress import unread_segments
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-pytestmark = pytest.mark.virtual_time
-
 
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:

@@ -18,7 +18,7 @@ from tests.support.servers.tls_broker import TlsBroker
 
 BrokerKind = Literal["mosquitto", "mosquitto-tls", "amqtt", "rumqttd"]
 BROKERS = [
-    pytest.param("fake", marks=pytest.mark.virtual_time),
+    "fake",
     *(pytest.param(kind, marks=pytest.mark.contract) for kind in get_args(BrokerKind)),
 ]
 WAITING = "does not deliver messages that waited for a session: messages without a leader are lost"

@@ -14,6 +14,8 @@ from tests.support.samples.cluster_overviews import cluster as overview
 from tests.support.samples.ledgers import WrittenLedger
 from tests.support.servers.scripted_broker import connack, scripted_broker
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 def configured(tmp_path, context, monkeypatch):

@@ -54,7 +54,6 @@ async def values(world: OneShard, name: str) -> list[bytes]:
         return [each.value async for each in consumer.until_caught_up()]
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("stored", [0, 1, 2])
 async def test_each_dead_letter_is_sent_back_once_although_a_replay_is_interrupted(
     stored: int, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +95,6 @@ async def test_each_dead_letter_is_sent_back_once_although_a_replay_is_interrupt
                 await acted(world, other)
 
 
-@pytest.mark.virtual_time
 async def test_a_replay_continues_in_a_restored_copy_of_the_ledger(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(one_shard, "TERM_IDS", itertools.count(7**20))  # random as usual, and so are ids of topics
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
@@ -109,7 +107,6 @@ async def test_a_replay_continues_in_a_restored_copy_of_the_ledger(monkeypatch: 
         assert 2 == len(origins) == await acted(copied, found.through)
 
 
-@pytest.mark.virtual_time
 async def test_letters_of_another_ledger_were_not_seen():
     """A page stays open while the cluster is restored, with topics of the same names and ids."""
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
@@ -121,7 +118,6 @@ async def test_letters_of_another_ledger_were_not_seen():
             await acted(world, found.through, replay=False)
 
 
-@pytest.mark.virtual_time
 async def test_who_may_not_close_dead_letters_sends_none_back(monkeypatch: pytest.MonkeyPatch):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
         await die(world, 1)
@@ -133,7 +129,6 @@ async def test_who_may_not_close_dead_letters_sends_none_back(monkeypatch: pytes
         assert [b"0"] == await values(world, "orders")
 
 
-@pytest.mark.virtual_time
 async def test_a_replay_closes_no_letters_of_a_topic_that_is_created_again_meanwhile(monkeypatch: pytest.MonkeyPatch):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
         await die(world, 1)
@@ -151,7 +146,6 @@ async def test_a_replay_closes_no_letters_of_a_topic_that_is_created_again_meanw
         assert 1 == len((await listed(world))[1])
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("deleted", ["subscription", "topic"])
 async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sent_back(deleted: str):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, admin):

@@ -14,6 +14,8 @@ import pytest
 from headgate.cli.terminal.running import read_blocks, start_logs, while_read, write_all
 from headgate.log.event_log import get_logger
 
+pytestmark = pytest.mark.real_time
+
 LARGE = os.urandom(1024 * 1024)
 
 

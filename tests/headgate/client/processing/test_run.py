@@ -17,8 +17,6 @@ from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import ScriptedCluster, acknowledged, consumer, grant, registration
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.virtual_time
-
 ONCE = RetryPolicy(attempts=1)
 WRONG_ARGUMENTS = [
     ({"concurrency": 0}, "concurrency=0 has to be 1 or more"),
