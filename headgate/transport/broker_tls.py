@@ -249,6 +249,7 @@ class TlsSockets:
         # aiomqtt sets this option for sockets of the operating system only. Replies would wait for 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._aborted:
+            sock.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, "the connection is not wanted any more")
         self._last = TlsSocket(sock, self._context, self._tls.server_name)
         return self._last
@@ -263,9 +264,8 @@ class TlsSockets:
         """Return how TLS failed; None if it did not fail. ``error`` is what ended the attempt to connect."""
         if self._last is None:
             return None
-        if self._last.failure is None and self._last.in_handshake and isinstance(error, OSError):
-            return error
-        return self._last.failure
+        in_handshake = error if self._last.in_handshake and isinstance(error, OSError) else None
+        return self._last.failure or in_handshake
 
 
 def is_end_of_connection(error: OSError) -> bool:

@@ -431,3 +431,12 @@ def test_a_client_logs_the_warning_once(tmp_path: Path, caplog: pytest.LogCaptur
     events = [(record.msg.event, record.levelname) for record in caplog.records if isinstance(record.msg, LogEvent)]
     assert [("broker.insecure", "WARNING")] == events
     assert "hush" not in caplog.text
+
+
+def test_a_socket_that_is_not_wanted_any_more_is_closed() -> None:
+    """The thread that connected it had not asked for TLS when the transport was closed."""
+    sockets, sock = TlsSockets(BrokerTls(ssl.create_default_context, "broker")), socket.socket()
+    sockets.abort()
+    with pytest.raises(ConnectionAbortedError):
+        sockets.wrap_socket(sock)
+    assert -1 == sock.fileno()
