@@ -150,10 +150,9 @@ class Acknowledger:
             for segment, ranges in self.unstored.take_given_up().items():
                 lost[segment] = (*ranges, *lost.get(segment, ()))
         if lost:
-            text = (
-                f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason} (waited {timeout_seconds:g} s)"
-            )
-            raise AcknowledgementsNotStoredError(f"{text}; their records are delivered again", dict(lost))
+            text = f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason}"
+            text += f" (waited {timeout_seconds:g} s); their records are delivered again"
+            raise AcknowledgementsNotStoredError(text, dict(lost))
 
     async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float, *, of_all: bool) -> ByHolding:
         """Wait until ``acknowledged`` is stored; return what is not after ``timeout_seconds``."""

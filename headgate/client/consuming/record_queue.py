@@ -13,6 +13,7 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Grant
 
+CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
 
@@ -130,8 +131,8 @@ class HeldSegment:
 class DeliveryLease:
     """Until when a consumer may deliver: afterwards, the leader may have given its segments to another consumer.
 
-    The lease counts from when a request that was answered was first sent, by a clock of this machine that counts its
-    sleep. So it ends no later than at the leader, as long as both clocks run at the same speed. An answer that arrives
+    The lease counts from when a request that was answered was first sent, by a clock that counts the machine's
+    sleep, on Linux. So it ends no later than at the leader if both clocks run at the same speed. An answer that comes
     after the end does not revive it: only a registration, whose reply lists what is still held, begins the next lease.
     """
 
@@ -148,9 +149,9 @@ class DeliveryLease:
         return self._ends_at == math.inf or self.now() < self._ends_at
 
     def now(self) -> float:
-        """Return the loop's time, and for how long this machine has slept, which the loop does not count, on Linux."""
-        boot = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-        return asyncio.get_running_loop().time() + round(boot - time.monotonic(), 1)
+        """Return the time of this machine, or of a loop with a clock of its own. It is asked for each record."""
+        loop = asyncio.get_running_loop()
+        return time.clock_gettime(CLOCK) if type(loop).time is asyncio.BaseEventLoop.time else loop.time()
 
     def begin(self, asked_at: float, seconds: float) -> None:
         """Begin with the reply to a registration that was sent at ``asked_at``."""

@@ -135,6 +135,7 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
         assert [] == leader.seen(RegisterConsumer)
 
 
+@pytest.mark.real_time
 async def test_a_consumer_whose_machine_has_slept_delivers_nothing_until_a_registration(cluster, monkeypatch):
     """The loop's clock has not moved on, and the leader's has."""
     cluster.store_records(records(*"01"))
