@@ -55,6 +55,7 @@ def chain(seen: list[Any]) -> HeadgateBroker:
     return broker
 
 
+@pytest.mark.real_time
 async def test_models_headers_keys_and_correlation_ids_go_from_handler_to_handler() -> None:
     seen: list[Any] = []
     async with TestHeadgateBroker(chain(seen)) as broker:
