@@ -3,8 +3,8 @@
 1. The position is (number, rows, digest): the batch of the query that the producer is named after, or the moment of a
    write that is no stream. A task that runs again, or beside another one, skips the rows that are stored. The digest
    tells whether they are the same, in any order: a checkpoint that was copied gives other rows to the same batch.
-   A partition that has no row when it is repeated, or does not exist, is compared by the driver when all others are
-   stored.
+   When all others are stored, the driver compares the partitions that have no row when they are repeated, and the first
+   that does not exist any more.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 4. The incarnation of the query's own name is the number of batches that it has committed. A ledger that lacks those

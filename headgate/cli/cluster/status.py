@@ -85,7 +85,7 @@ def led_shards(shards: Iterable[ShardInfo]) -> str:
 def _headline(cluster: ClusterInfo) -> str:
     without = sum(each.daemon is None for each in cluster.shards)
     state = "complete" if cluster.complete else "incomplete: totals lack what did not answer"
-    state += "; degraded" * bool([*_degraded(cluster)])
+    state += "; degraded" if any(_degraded(cluster)) else ""
     led = "each has a leader" if not without else f"{without} without a leader"
     level = "" if cluster.feature_level is None else f"feature level {cluster.feature_level.level}, "
     return f"cluster {cluster.cluster}: {level}{plural(len(cluster.shards), 'shard')}, {led}; {state}"
