@@ -20,7 +20,7 @@ from tests.simulation.play import play, run_seed
 pytestmark = pytest.mark.simulation
 
 
-FRESH_SEEDS, BLOCK = 100, 10
+FRESH_SEEDS, BLOCK = 100, 2
 """`make nightly` plays new ones for twenty minutes. Small blocks keep both processors of CI at work to the end."""
 
 
