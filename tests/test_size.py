@@ -27,7 +27,7 @@ LINES = {
     "javascript": (("clients/javascript",), "*.*s", 3_167),
     # Data included. The aim is 66 000. Beyond it: tests of what is beyond the aim of the product, recorded ledgers, worlds
     # that draw settings, ask, re-create and end with a fault that stays.
-    "tests": (("tests",), "*.*", 86_088),
+    "tests": (("tests",), "*.*", 86_086),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -56,13 +56,12 @@ class Case:
 
 def load_cases() -> list[Case]:
     """Return every case, in the order of the files."""
-    found = []
-    for path in sorted(CASES.glob("*.toml")):
-        document = tomllib.loads(path.read_text())
-        for case in document["case"]:
-            name = f"{path.stem}: {case.pop('name')}"
-            found.append(Case(name=name, server=document["server"], **case))
-    return found
+    found = ((path.stem, tomllib.loads(path.read_text())) for path in sorted(CASES.glob("*.toml")))
+    return [
+        Case(**{**case, "name": f"{stem}: {case['name']}", "server": document["server"]})
+        for stem, document in found
+        for case in document["case"]
+    ]
 
 
 def as_bytes(given: object) -> bytes:
@@ -149,8 +148,7 @@ def begin(driver: Driver, command: dict[str, Any]) -> "asyncio.Future[dict[str, 
     """Send a command; with ``numbered``, so many, one after the other: value n has the key ``key-<n modulo 7>``."""
     if "numbered" not in command:
         return driver.send(command)
-    numbers = range(command.pop("numbered"))
-    named = [{"key": f"key-{n % 7}", "value": str(n)} for n in numbers]
+    named = [{"key": f"key-{n % 7}", "value": str(n)} for n in range(command.pop("numbered"))]
     sent = [driver.send({**command, **plain(each)}) for each in named]
 
     async def outcomes() -> dict[str, Any]:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import itertools
 from collections import defaultdict, deque
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
@@ -51,15 +50,14 @@ class ScriptedServer:
     def __init__(self, folder: Path, *, needs: set[str]) -> None:  # noqa: ARG002 - as of RealServer
         self._folder, self._numbers = folder, itertools.count(1)
         self._broker = EmbeddedBroker(folder / "broker")
-        self._stack = AsyncExitStack()
         self.leader: Leader
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._broker)
+        await self._broker.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(self, *error: object) -> None:
+        await self._broker.__aexit__(*error)
 
     async def begin(self) -> dict[str, Any]:
         cluster = f"case-{next(self._numbers)}"
