@@ -3,14 +3,14 @@
 // The leader names one consumer as the sender. With the records it stores, as the position of a named producer, when the
 // last one died and its number, which rise together. What is not above that position is there already. A topic that
 // cannot be written to keeps its records waiting, and the leader learns why from the next heartbeat.
-import { createHash } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { decode, encode } from "./encoding.mjs";
-import { HeadgateError } from "./errors.mjs";
+import { HeadgateError, warn } from "./errors.mjs";
 import { ownerOf, withOrigin } from "./origin.mjs";
 import { Producer } from "./producer.mjs";
 
 const SEND_MS = 30_000; // for the records of one reply
-const BATCH_BYTES = 2 ** 20;
+const [BATCH_BYTES, BATCH_RECORDS] = [2 ** 20, 50]; // with 80 headers each, they are 4050 of the 5000 that a batch may have
 
 export class DeadLetters {
   problem; // why some could not be sent; undefined: they could
@@ -25,7 +25,7 @@ export class DeadLetters {
     if (!letters.length) this.#places = {};
     if (this.#producer || !letters.length) return;
     const digest = createHash("sha256").update(secret).digest("hex").slice(0, 32);
-    const name = `dead-letters-${this.shard.number}-${this.membership.subscriptionId}-${digest}`;
+    const name = `${this.#keeper()}-${digest}`;
     const options = { ...this.broker, clientId: undefined, connectTimeoutMs: SEND_MS, deliveryTimeoutMs: SEND_MS, name, incarnation, secret };
     const producer = (this.#producer = new Producer(options));
     const problems = [];
@@ -39,8 +39,17 @@ export class DeadLetters {
     await this.#producer?.close({ timeoutMs: 0 }).catch(() => {});
     this.#producer = null;
   }
+  #keeper = () => `dead-letters-${this.shard.number}-${this.membership.subscriptionId}`;
+  /** Let retention wait for parked records: the topic may have been created again since the policy was set. */
+  async #keep(topic) {
+    const created = { type: "create_subscription", topic, subscription: this.#keeper(), subscription_type: "QUEUE", start: "earliest" };
+    const shard = await this.connection.shardOf(topic);
+    const refusal = await shard.ask({ ...created, if_absent: true, token: randomBytes(16).toString("hex") }).catch((error) => error);
+    if (refusal instanceof Error) warn("keeper", `nothing keeps the parked records in topic '${topic}': ${refusal.message}`);
+  }
   async #sendTo(producer, topic, letters) {
     const position = await producer.sourcePosition(topic);
+    if (letters.some((letter) => letter.parked_number)) await this.#keep(topic);
     const [diedAt, number] = position ? decode(position) : [0n, 0n];
     const isSent = (letter) => letter.died_at_ms < diedAt || (letter.died_at_ms === diedAt && letter.number <= number);
     let [batch, bytes] = [[], 0];
@@ -48,7 +57,7 @@ export class DeadLetters {
       if (isSent(letter)) continue;
       const record = await this.#record(letter);
       const size = record.key.length + record.value.length;
-      if (batch.length && bytes + size > BATCH_BYTES) [batch, bytes] = [await this.#store(producer, topic, batch), 0];
+      if (batch.length === BATCH_RECORDS || (batch.length && bytes + size > BATCH_BYTES)) [batch, bytes] = [await this.#store(producer, topic, batch), 0];
       batch.push({ letter, record });
       bytes += size;
     }

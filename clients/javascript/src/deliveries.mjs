@@ -14,7 +14,7 @@ export class Deliveries {
   #due = new Set(); // {held, at, offset, delivery, chunk} or {held, at, record}
   #beginning = []; // {held, record, resolve} that the next request names
   #request = null; // the request in flight, and those that follow it
-  #reading = 0; // records that are read in order to be delivered again
+  #isReading = false; // a record is read in order to be delivered again: one at a time, so memory has a bound
   /** `parts`: membership, holdings, feed, acknowledger and connection of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
@@ -29,7 +29,7 @@ export class Deliveries {
   async run(isEnding) {
     while (!this.connection.failure && !isEnding()) {
       const now = performance.now();
-      for (const each of this.#due) if (each.at <= now) this.connection.guard(() => this.#deliverAgain(each));
+      if (!this.#isReading) this.connection.guard(() => this.#deliverDue());
       for (const held of this.holdings.all)
         for (const [offset, { deadline }] of held.open)
           if (deadline <= now) this.#fail(held, offset, 0n, `not acknowledged within ${this.membership.policy.ack_timeout_ms} ms`);
@@ -38,12 +38,12 @@ export class Deliveries {
   }
   /** Whether a record is to be delivered again now. */
   get isDue() {
-    return this.#reading > 0 || [...this.#due].some(({ held, at }) => held.isReadable && at <= performance.now());
+    return this.#isReading || [...this.#due].some(({ held, at }) => held.isReadable && at <= performance.now());
   }
-  async #deliverAgain(each) {
-    this.#due.delete(each);
-    this.#reading++;
-    await this.#readAgain(each).finally(() => this.#reading--);
+  async #deliverDue() {
+    this.#isReading = true;
+    for (const each of [...this.#due].filter(({ at }) => at <= performance.now())) await this.#readAgain(each, this.#due.delete(each));
+    this.#isReading = false;
   }
   async #readAgain(each) {
     const { held, offset, delivery, chunk } = each;

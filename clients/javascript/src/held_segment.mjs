@@ -13,6 +13,7 @@ export class HeldSegment {
   takenEnd; // offset after the last one of them that was taken from the queue
   full = false; // the leader keeps no more failed or parked records of it
   paused = false; // `run` is far enough ahead
+  isGivenBack = false; // what is behind `delivered` may have been read and given back: how far it is read proves nothing
   pending = new Map(); // what is acknowledged and not stored: see acknowledger.mjs
   open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended
   parked = new Map(); // STREAM: offset → key of a record that its acknowledgement parks
@@ -47,7 +48,7 @@ export class HeldSegment {
     return isWhole(this.range) ? this.segment : this.range;
   }
   get isReadable() {
-    return !this.revokedAt && !this.dropped;
+    return !this.revokedAt && !this.dropped && !this.isGivenBack;
   }
   get hasUnstoredFailure() {
     return [...this.pending.values()].some(({ named }) => named);

@@ -62,8 +62,8 @@ export class Ledger {
       const object = await this.#read(item.path);
       if (object === null) return null; // a wider range has replaced it
       if (BigInt(crc32(object)) !== item.checksum) throw new HeadgateError(`${item.path} is damaged`);
-      const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value", "headers"]);
-      rows.push(...found.map((row) => ({ fact: "record", topic_id, segment, ...row })));
+      for (const row of await parquetRows(object, ["offset", "timestamp_ms", "key", "value", "headers"]))
+        rows.push({ fact: "record", topic_id, segment, ...row });
     }
     return { rows, last: range.last };
   }
@@ -94,17 +94,9 @@ const folder = (root) => ({
   read: (path) => readFile(join(root, path)).catch(absent),
   list: async (path) => (await readdir(join(root, path)).catch(absent)) ?? [],
 });
-function absent(error) {
-  if (error.code !== "ENOENT") throw error;
-  return null;
-}
-async function attempt(read) {
-  try {
-    return await read();
-  } catch (error) {
-    throw Object.assign(new StoreUnavailableError(`the ledger cannot be read: ${error.message}`), { cause: error });
-  }
-}
+const absent = (error) => (error.code === "ENOENT" ? null : Promise.reject(error));
+const unavailable = (cause) => Promise.reject(Object.assign(new StoreUnavailableError(`the ledger cannot be read: ${cause.message}`), { cause }));
+const attempt = (read) => (async () => read())().catch(unavailable);
 
 /** Return the adjacent ranges from chunk 1 on that reach furthest, and of those chains one of the fewest ranges. */
 function chainOf(names) {

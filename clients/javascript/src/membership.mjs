@@ -4,6 +4,7 @@ import { sleep } from "./waiting.mjs";
 
 const POLL_MS = 1000;
 const FORBIDDEN_MS = 30_000; // a right may be given back: an access file is soon corrected
+const clocks = () => [performance.now(), Date.now()]; // the first one pauses while a machine sleeps, the second one may be set
 
 export class Membership {
   policy = {}; // of failed deliveries
@@ -12,8 +13,7 @@ export class Membership {
   provenHead = 0n; // the newest one that a reply stated
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
-  #leaseMs = 0; #leaseEndsAt = Infinity; // by the own clock; infinite before the first registration
-  #leaseEndsAtTime = Infinity; // the same in ms since 1970: the own clock pauses while a machine sleeps
+  #leaseMs = 0; #leaseEndsAt = [Infinity, Infinity]; // by each of `clocks`; infinite before the first registration
   subscriptionId; // since the first registration
   deadLetters; // their sender
   resumption; // of parked keys
@@ -30,11 +30,10 @@ export class Membership {
   }
   /** Whether no other consumer can have the segments. */
   get mayDeliver() {
-    return performance.now() < this.#leaseEndsAt && Date.now() < this.#leaseEndsAtTime;
+    return performance.now() < this.#leaseEndsAt[0] && Date.now() < this.#leaseEndsAt[1];
   }
   #extendLease(askedAt) {
-    this.#leaseEndsAt = Math.max(this.#leaseEndsAt, askedAt + this.#leaseMs);
-    this.#leaseEndsAtTime = Date.now() + this.#leaseEndsAt - performance.now();
+    this.#leaseEndsAt = askedAt.map((at) => at + this.#leaseMs);
   }
   /** Send a request until the leader replies. Its points of history, if it carries any, are confirmed then. */
   async ask(type, fields = {}, withHistory = false) {
@@ -69,7 +68,7 @@ export class Membership {
   }
   async register() {
     this.mustRegister = false;
-    const askedAt = performance.now();
+    const askedAt = clocks();
     this.holdings.registrationRequested();
     const fields = { ...this.options, subscription_id: this.subscriptionId, host: hostname().slice(0, 128) };
     const positions = this.holdings.ownPositions;
@@ -81,7 +80,6 @@ export class Membership {
     this.#heartbeatMs = Number(reply.heartbeat_interval_seconds) * 1000;
     this.finishMs = (Number(reply.revoke_timeout_seconds ?? 30) * 2000) / 3;
     this.#leaseMs = Number(reply.lease_seconds ?? 30) * 1000;
-    this.#leaseEndsAt = 0;
     this.#extendLease(askedAt);
     this.mustRegister ||= !this.mayDeliver; // the reply was late
     this.holdings.registered(reply.grants, reply.epoch);
@@ -103,12 +101,12 @@ export class Membership {
   async #heartbeat(now) {
     this.#heartbeatAt = now + this.#heartbeatMs;
     const held = this.holdings.all.map(({ segment, generation }) => [segment, generation]);
-    const [ready, asks_unread] = [this.asked, this.#asksUnread];
+    const [ready, asks_unread, askedAt] = [this.asked, this.#asksUnread, clocks()];
     try {
       const reply = await this.ask("heartbeat", { held, ready, asks_unread, dead_letter_problem: this.deadLetters.problem }, true);
       if (ready) this.asked = false;
       if (asks_unread) [this.#unread, this.#asksUnread] = [reply, false];
-      if (this.mayDeliver) this.#extendLease(now);
+      if (this.mayDeliver) this.#extendLease(askedAt);
       else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};
       if (reply.resuming?.length) this.#heartbeatAt = Math.min(this.#heartbeatAt, now + POLL_MS);

@@ -35,10 +35,7 @@ export class Parking {
     this.feed.space.notify();
   }
   async #request(held, { segment, generation, offset, key, parkedNumber: number }, reason) {
-    if (key.length > LONGEST_KEY_BYTES) {
-      const text = `invalid: a key of ${key.length} bytes cannot be parked: at most ${LONGEST_KEY_BYTES}`;
-      throw new RequestRejectedError(text, "invalid");
-    }
+    if (key.length > LONGEST_KEY_BYTES) throw new RequestRejectedError(`invalid: a key of ${key.length} bytes cannot be parked: at most ${LONGEST_KEY_BYTES}`, "invalid");
     const fields = { segment, generation, offset, key, number, reason: reasonText(reason) };
     held.parking.add(keyText(key));
     try {

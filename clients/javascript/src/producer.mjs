@@ -23,6 +23,7 @@ export class Producer {
   #failed = []; // {outcome, topic, error} of batches whose outcome was not asked for when they failed
   #stored = new Set(); // topics that have stored a batch
   #topicIds = new Map(); // topic → its id, once its source position is known
+  #turns = new Map(); // topic → promise that ends once its newest batch is queued, or never will be: batches keep the order of `send`
   /** `incarnation` of a `name` rises with each start: the highest one holds the name, and fences the others. */
   constructor(options) {
     requireOptions("new Producer", options);
@@ -81,11 +82,17 @@ export class Producer {
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
     const count = rows.length + headers.length;
     if (count > MOST_RECORDS) throw new DeliveryFailedError(`a batch of ${count} records and headers is above the limit of ${MOST_RECORDS}: send it in parts`);
-    const session = await this.#session(topic);
-    const { messageBytes } = this.#connection;
+    const body = { type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...(position && { source_position: position, topic_id: topicId }) };
+    const [earlier, ready] = [this.#turns.get(topic), this.#session(topic)];
+    const queued = Promise.all([ready, earlier]).then(([session]) => this.#queue(session, body, bytes, deadline));
+    this.#turns.set(topic, Promise.allSettled([earlier, queued]).then(() => {}));
+    return queued;
+  }
+  async #queue(session, body, bytes, deadline) {
+    const [{ topic }, { messageBytes }] = [body, this.#connection];
     if (bytes > messageBytes) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${messageBytes}: send it in parts`);
     if (!(await this.#until(() => session.hasSpace, deadline))) throw new DeliveryFailedError(`not sent within ${this.#deliveryMs / 1000} s`);
-    const offered = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...(position && { source_position: position, topic_id: topicId }) }, deadline);
+    const offered = session.offer(body, deadline);
     this.#unsettled++;
     const settled = offered.then((value) => this.#stored.add(topic) && value, (error) => this.#explain(topic, error, deadline));
     const stored = new Outcome((resolve) => resolve(settled.finally(() => this.#changed.notify(this.#unsettled--))));

@@ -7,12 +7,6 @@ import { Signal, jittered } from "./waiting.mjs";
 const RETRY = { attempts: 5, firstPauseMs: 100, longestPauseMs: 10_000, then: "stop" };
 const TYPES = { redeliver: "QUEUE", park: "STREAM" }; // for which type a last action is; the others are for each
 
-/** Return those of `all` for which the promise of `test` is true. */
-async function these(all, test) {
-  const found = await Promise.all(all.map(test));
-  return all.filter((_, at) => found[at]);
-}
-
 export class Runner {
   isStopping = false;
   #isOver = false; // handlers that have not ended in time
@@ -99,7 +93,8 @@ export class Runner {
     const { works, isBegun } = batch;
     batch.isBegun = true;
     const isOwn = async ({ held, record }) => !held.dropped && this.#internals.begin(held, record, isBegun);
-    const own = works.length > 1 ? await these(works, isOwn) : (await isOwn(works[0])) ? works : [];
+    const found = await Promise.all(works.map(isOwn));
+    const own = works.filter((_, at) => found[at]);
     if (own.length && !this.#internals.mayBegin()) return void this.#retries.unshift(batch); // the lease has ended meanwhile
     const error = own.length ? await this.#call(own.map(({ record }) => record)) : null;
     if (this.#isOver) return; // it stays unhandled

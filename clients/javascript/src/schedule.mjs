@@ -93,6 +93,7 @@ export class Schedule {
       key.waiting = key.waiting.filter((work) => !isGiven(work));
       if (!key.waiting.length && !key.busy) this.#keys.delete(key.text);
       this.unfinished -= given.length;
+      held.isGivenBack = true;
       held.ahead -= given.length;
       for (const work of given) {
         const { offset, key: bytes, parkedNumber } = work.record;
