@@ -5,7 +5,7 @@ from pathlib import Path
 from zlib import crc32
 
 import msgspec
-import polars
+import polars as pl
 import pytest
 
 from headgate.ledger import checksum
@@ -416,7 +416,7 @@ def test_dead_letters_with_many_headers_are_stored_in_parts_and_parked_ones_have
 def test_a_compacted_object_may_have_more_records_than_a_call_has_arguments(programs: Path, tmp_path: Path) -> None:
     count = 200_000
     columns = {"offset": range(count), "timestamp_ms": range(count), "key": [b"k"] * count, "value": [b"v"] * count}
-    polars.DataFrame(columns, schema_overrides={"offset": polars.Int64, "timestamp_ms": polars.Int64}).write_parquet(
+    pl.DataFrame(columns, schema_overrides={"offset": pl.Int64, "timestamp_ms": pl.Int64}).write_parquet(
         tmp_path / "object.parquet"
     )
     item = {

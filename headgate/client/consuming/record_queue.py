@@ -14,6 +14,8 @@ from headgate.model.entries import SubscriptionType
 from headgate.protocol.replies import Grant
 
 CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+CHECK_SECONDS: Final = 1.0
+"""Between two looks whether a lease has ended. Nothing else limits for how long a call reads an external topic."""
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
 
@@ -138,7 +140,7 @@ class DeliveryLease:
 
     def __init__(self) -> None:
         self.on_end: Callable[[], None] = lambda: None
-        """Called once when it ends; a program that was frozen learns of the end by `is_valid` before."""
+        """Called once when it ends, or `CHECK_SECONDS` later: a program that was frozen learns it by `is_valid` before."""
         self._seconds = 0.0
         self._ends_at = math.inf
         """By `now`; infinite before the first registration, when nothing is held."""
@@ -170,7 +172,11 @@ class DeliveryLease:
     def _set_end(self, ends_at: float) -> None:
         self.close()
         self._ends_at = ends_at
-        self._timer = asyncio.get_running_loop().call_later(ends_at - self.now(), self.on_end)
+        self._timer = asyncio.get_running_loop().call_later(min(CHECK_SECONDS, ends_at - self.now()), self._check)
+
+    def _check(self) -> None:
+        """End it, or look again: the timer stands still while the machine sleeps."""
+        self._set_end(self._ends_at) if self.is_valid else self.on_end()
 
 
 @dataclass(slots=True, eq=False)
