@@ -435,3 +435,34 @@ def test_a_compacted_object_may_have_more_records_than_a_call_has_arguments(prog
     """
 
     assert [f"{count} {count - 1}n"] == evaluate(programs, program)
+
+
+def test_nothing_more_is_read_of_a_segment_that_has_too_much_that_is_not_stored(programs: Path) -> None:
+    program = """
+        const held = () => new HeldSegment({ segment: 0n, generation: 1n, start_offset: 0n, start_chunk: 1n });
+        const of = (name, count) => { const each = held(); for (let at = 0; at < count; at++) each[name].set(at, Buffer.from("k")); return each; };
+        const all = [held(), of("pending", 99_999), of("pending", 100_000), of("parked", 9999), of("parked", 10_000)];
+        const feed = new Feed({ connection: { changed: { notify() {} } } });
+        feed.space.wait = async () => feed.end();
+        for (const each of all) { await feed.put(each, { offset: 0n, key: Buffer.from("k") }); console.log(each.queued); }
+    """
+
+    assert ["1", "1", "0", "0", "0"] == evaluate(programs, program)
+
+
+def test_a_batch_that_is_unknown_is_not_sent_again_once_an_opening_has_decided_that_it_is_not_stored(programs: Path):
+    program = """
+        const identity = { type: "producer_identity", producer_id: 1n, producer_epoch: 0n, previous_next_sequence: 0n };
+        const refused = { type: "rejected", verdict: "out_of_order", reason: "" };
+        const answer = ({ type, topic }) => type === "open_producer" ? identity : { type: console.log(topic) ?? "committed" };
+        const send = (body, reply) => setTimeout(() => reply({ leader_epoch: 1n, body: opened++ < 2 && body.topic ? refused : answer(body) }), body.topic ? 150 : 1);
+        let opened = 0;
+        const session = new ProducerSession({ connected: true, window: 8n, epoch: 1n, send, forget() {}, whoLeads() {} }, {}, () => {}, () => {});
+        const offer = (topic, ms) => session.offer({ type: "produce", topic }, performance.now() + ms).catch(({ name }) => name);
+        const [first, second] = [offer("first", 50), offer("second", 5000)];
+        console.log(await first);
+        await second;
+        session.end(new Error("over"));
+    """
+
+    assert ["DeliveryUnknownError", "second"] == evaluate(programs, program)

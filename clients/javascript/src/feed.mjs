@@ -87,7 +87,7 @@ export class Feed {
   /** Queue a row for the program, once there is space. `again`: it was delivered before. `parkedNumber`: of a resumed one. */
   async put(held, row, { deliveryCount = 1, again = deliveryCount > 1, parkedNumber = 0n } = {}) {
     const waits = !again && !parkedNumber;
-    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (waits && (held.full || held.paused));
+    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (waits && (held.isFull || held.paused));
     while (isFull() && this.reads(held)) await this.space.wait(POLL_MS);
     if (!this.reads(held)) return;
     const { offset, key, value, timestamp_ms: timestampMs, headers } = row;
@@ -165,7 +165,7 @@ export class Feed {
   }
   /** Return whether a record is parked; wait while its key is about to be parked no more, or no more can be parked. */
   async #isParked(held, key) {
-    const waits = (state) => state && (state.isHeld || held.full) && this.reads(held);
+    const waits = (state) => state && (state.isHeld || held.isFull) && this.reads(held);
     while (waits(held.parkedKey(key))) await this.space.wait(POLL_MS);
     return held.parkedKey(key) !== undefined;
   }

@@ -3,6 +3,8 @@ import { isWhole, rangeOf } from "./bucket_range.mjs";
 import { bucketOf } from "./hashing.mjs";
 import { ParkedKey } from "./parked_key.mjs";
 
+const [MOST_PARKED, MOST_PENDING] = [10_000, 100_000]; // that are not stored; beyond it nothing more is read of the segment
+
 export const keyText = (key) => Buffer.from(key).toString("latin1");
 
 export class HeldSegment {
@@ -46,6 +48,9 @@ export class HeldSegment {
   /** What callbacks of the program are called with: the number of a whole segment, or the range. */
   get slice() {
     return isWhole(this.range) ? this.segment : this.range;
+  }
+  get isFull() {
+    return this.full || this.parked.size >= MOST_PARKED || this.pending.size >= MOST_PENDING;
   }
   get isReadable() {
     return !this.revokedAt && !this.dropped && !this.isGivenBack;

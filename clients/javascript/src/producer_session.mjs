@@ -236,6 +236,7 @@ export class ProducerSession {
       if (reached === null) batch.reject(new DeliveryUnknownError("it was sent, and the leader has forgotten this producer since", "forgotten"));
       else if (batch.sequence < reached) batch.resolve(PROVEN);
       else if (refusal) this.#fail(batch, new DeliveryFailedError(`${refusal.verdict}: ${refusal.reason}`, refusal.verdict));
+      else if (batch.isLate) this.#fail(batch); // it has its outcome, so the program may have sent it again
       else if (this.#isBehindGap(batch)) batch.reject(behindGap());
       else unsent.push(batch);
     }

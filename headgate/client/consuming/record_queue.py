@@ -140,7 +140,7 @@ class DeliveryLease:
 
     def __init__(self) -> None:
         self.on_end: Callable[[], None] = lambda: None
-        """Called once when it ends, or `CHECK_SECONDS` later: a program that was frozen learns it by `is_valid` before."""
+        """Called once, within `CHECK_SECONDS` of its end; a program that was frozen learns it by `is_valid` before."""
         self._seconds = 0.0
         self._ends_at = math.inf
         """By `now`; infinite before the first registration, when nothing is held."""
