@@ -10,12 +10,7 @@ from tests.support.worlds.election_environments import Candidate, ElectionHarnes
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
-@pytest.fixture(
-    params=[
-        "fake",
-        pytest.param("secure_zookeeper", marks=pytest.mark.contract),
-    ]
-)
+@pytest.fixture(params=["fake", pytest.param("secure_zookeeper", marks=pytest.mark.contract)])
 def environment(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

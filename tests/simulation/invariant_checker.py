@@ -497,14 +497,7 @@ class InvariantChecker:
         self.ever_handled[topic, subscription].add((segment, offset))
 
     def check_delivery(
-        self,
-        topic: str,
-        subscription: str,
-        kind: str,
-        program: str,
-        record: ConsumedRecord,
-        *,
-        handled: bool = True,
+        self, topic: str, subscription: str, kind: str, program: str, record: ConsumedRecord, *, handled: bool = True
     ) -> None:
         """Check a record that was delivered to one run of a consumer program. ``handled``: it may be acknowledged."""
         segment, offset, generation = record.segment, record.offset, record.generation

@@ -76,11 +76,7 @@ BROKEN = {
         do("about", e.SegmentWeightsSet, weights={0: 16}),
         do("about", e.SegmentWeightsSet, weights={1: 15}),
     ),
-    "a layout stays within its limit": (
-        "t1: it has 5 segments",
-        do("divide", 0),
-        do("divide", 1),
-    ),
+    "a layout stays within its limit": ("t1: it has 5 segments", do("divide", 0), do("divide", 1)),
     "no leader splits behind eight undrained generations": (
         "segment 15 is split behind 8 generations",
         do("records", 0),

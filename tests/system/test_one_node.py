@@ -14,15 +14,7 @@ import pytest
 from drain.service.processor_share import NICENESS
 from headgate.process.resources import all_but_one
 from tests.support.servers.node import Node
-from tests.support.servers.programs import (
-    TEST_SECONDS,
-    command_line,
-    get,
-    jsonl,
-    metric,
-    processes_of,
-    wait_until,
-)
+from tests.support.servers.programs import TEST_SECONDS, command_line, get, jsonl, metric, processes_of, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

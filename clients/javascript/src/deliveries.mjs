@@ -95,9 +95,7 @@ export class Deliveries {
     });
     this.feed.space.notify();
   }
-  #isOpen(held, { offset, deliveryCount }) {
-    return !held.dropped && held.open.get(offset)?.delivery === BigInt(deliveryCount);
-  }
+  #isOpen = (held, { offset, deliveryCount }) => !held.dropped && held.open.get(offset)?.delivery === BigInt(deliveryCount);
   /** Return the holding of a record if this delivery has not ended. One that is due again, or has moved, is late. */
   #present(record) {
     const [held, { offset }] = [this.holdings.of(record), record];

@@ -35,9 +35,7 @@ export class ParkedKey {
     return true;
   }
   /** Return whether a record was delivered by the present resumption, and is not acknowledged. */
-  isDelivered(number) {
-    return this.isResuming && this.acknowledged < number && number <= this.delivered;
-  }
+  isDelivered = (number) => this.isResuming && this.acknowledged < number && number <= this.delivered;
   /** The record was not begun: its segment is revoked, or the consumer stops. */
   giveBack(number) {
     if (number <= this.delivered) this.delivered = number - 1n;

@@ -79,9 +79,7 @@ export class ProducerSession {
     this.#gaps.delete(topic);
   }
   /** The leader has said where a topic's source continues. */
-  continueAt(topic, position) {
-    this.#positions.set(topic, position);
-  }
+  continueAt = (topic, position) => void this.#positions.set(topic, position);
   #isBehindGap = ({ body }) => body.source_position && this.#gaps.has(body.topic);
   #fail(batch, error) {
     if (batch.body.source_position) this.#gaps.add(batch.body.topic);

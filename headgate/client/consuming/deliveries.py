@@ -25,13 +25,7 @@ from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import Parking
 from headgate.client.consuming.record_queue import HeldSegment
 from headgate.client.decisions.held_segments import HeldKey
-from headgate.errors import (
-    FencedError,
-    NoLeaderError,
-    OtherHistoryError,
-    RequestRejectedError,
-    StoreUnavailableError,
-)
+from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.layout import key_bucket
 from headgate.protocol.replies import DeliveriesBegun, HeartbeatReply, Redelivery

@@ -35,10 +35,7 @@ NEWEST = supported()[1]
 
 
 async def joined(
-    service: FakeZooKeeper,
-    store: FakeStore | None = None,
-    observer: RecordingObserver | None = None,
-    shards: int = 4,
+    service: FakeZooKeeper, store: FakeStore | None = None, observer: RecordingObserver | None = None, shards: int = 4
 ) -> ClusterConfig:
     settings = Settings(cluster=ClusterSettings(shards=shards), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
@@ -70,10 +67,7 @@ def chunk(shard: int, *entries: e.AnyEntry, number: int = 1) -> bytes:
     return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=0)
 
 
-DELETED_TOPIC = (
-    e.TopicCreated(topic_id=1, topic="t", segments=1, token="t"),
-    e.TopicDeleted(topic_id=1, token="d"),
-)
+DELETED_TOPIC = (e.TopicCreated(topic_id=1, topic="t", segments=1, token="t"), e.TopicDeleted(topic_id=1, token="d"))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ def without_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "wanted"),
-    [("run", "./daemon"), ("up", "./daemon[up]"), ("check-config", "./daemon")],
+    ("command", "wanted"), [("run", "./daemon"), ("up", "./daemon[up]"), ("check-config", "./daemon")]
 )
 @pytest.mark.usefixtures("without_daemon")
 def test_without_the_daemon_its_commands_say_what_to_install(command: str, wanted: str, invoke: Invoke) -> None:

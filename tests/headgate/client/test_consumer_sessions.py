@@ -136,13 +136,16 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
 
 
 @pytest.mark.real_time
-async def test_a_consumer_whose_machine_has_slept_delivers_nothing_until_a_registration(cluster, monkeypatch):
-    """The loop's clock has not moved on, and the leader's has."""
+async def test_a_consumer_whose_machine_has_slept_delivers_nothing_until_a_registration(cluster, monkeypatch, caplog):
+    """The loop's clock has not moved on, and the leader's has. Calls that read an external topic end with the lease."""
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         assert ["0"] == await take(reader, 1)
+        leader.answers = False
         monkeypatch.setattr("time.clock_gettime", lambda _: 1e9)
-        assert [] == await reader.get_many(10, 0.1)
+        assert [] == await reader.get_many(10, 1.5)
+        assert "consumer.lease_ended" in caplog.text
+        leader.answers = True
         assert ["1"] == await take(reader, 1)
         assert 2 == len(leader.seen(RegisterConsumer))
 

@@ -234,26 +234,3 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
             [held] = consumer._member._feed.holdings.values()
             assert held.delivered > held.acknowledged, "a revocation waits for the present call"
             await end_tasks(task)
-
-
-@pytest.mark.real_time
-async def test_a_call_ends_soon_after_the_machine_has_slept_for_longer_than_the_lease(monkeypatch) -> None:
-    """The loop's clock has not moved on, and the leader's has."""
-    ended = asyncio.Event()
-
-    async def read(segment: GrantedSegment) -> None:
-        try:
-            await asyncio.sleep(1e6)
-        finally:
-            ended.set()
-
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            task = asyncio.create_task(consumer.run(read))
-            await until(lambda: consumer.segments)
-            cluster.broker.cut("one")
-            monkeypatch.setattr("time.clock_gettime", lambda _: 1e9)
-            async with asyncio.timeout(3):
-                await ended.wait()
-            await end_tasks(task)

@@ -162,8 +162,7 @@ async def test_what_cannot_be_continued_is_refused() -> None:
     await refused("table orders cannot continue: segment 0 .* was read up to offset 1, and pruned since", pruned)
     assert {1: 1} == (await export(known, table(), pruned, skip_pruned=True).plan())[1]
     await refused(
-        "was deleted and created again: .*, and other records; export to another table$",
-        replace(described, topic_id=3),
+        "was deleted and created again: .*, and other records; export to another table$", replace(described, topic_id=3)
     )
     position, rows = commits[-1]
     commits[-1] = replace(position, term_id=77), rows

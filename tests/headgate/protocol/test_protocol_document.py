@@ -366,12 +366,7 @@ def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
     request = requests.Request(
-        request_id=1,
-        protocol=PROTOCOL_VERSION,
-        client_id="c",
-        leader_epoch=epoch,
-        max_term_age_ms=limit_ms,
-        body=body,
+        request_id=1, protocol=PROTOCOL_VERSION, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=body
     )
     decoded = read_request(codec.encode(request), f"{ANONYMOUS}/c", b"")
     if isinstance(decoded, Malformed):

@@ -233,10 +233,7 @@ def with_headers(*headers: tuple[str, bytes], key: bytes = b"k", value: bytes = 
     ("batch", "wrong"),
     [
         (with_headers(("a", b"1"), value=bytes(MAX_RECORD_BYTES - 3)), None),
-        (
-            with_headers(("a", b"1"), value=bytes(MAX_RECORD_BYTES - 2)),
-            f"{MAX_RECORD_BYTES + 1} bytes of key, value",
-        ),
+        (with_headers(("a", b"1"), value=bytes(MAX_RECORD_BYTES - 2)), f"{MAX_RECORD_BYTES + 1} bytes of key, value"),
         (with_headers(key=b""), "an empty key"),
         (with_headers(("a", bytes(16 * 1024))), "headers of 16385 bytes"),
         (with_headers(*[("a", b"")] * 65), "65 headers; the limit is 64"),

@@ -17,10 +17,7 @@ from headgate.transport.broker_tls import BrokerTls
 from tests.support.servers.tls_broker import TlsBroker
 
 BrokerKind = Literal["mosquitto", "mosquitto-tls", "amqtt", "rumqttd"]
-BROKERS = [
-    "fake",
-    *(pytest.param(kind, marks=pytest.mark.contract) for kind in get_args(BrokerKind)),
-]
+BROKERS = ["fake", *(pytest.param(kind, marks=pytest.mark.contract) for kind in get_args(BrokerKind))]
 WAITING = "does not deliver messages that waited for a session: messages without a leader are lost"
 UNHEARD = "does not say that a message met no subscriber"
 LACKS = {

@@ -327,8 +327,5 @@ class Scene:
         if isinstance(evidence, Unseen):
             return 0
         pattern = evidence.pattern.replace("{id}", re.escape(attacker.client_id))
-        logs = {
-            BrokerLog: self.cluster.broker.log_path,
-            DaemonLog: self.cluster.log_path("only"),
-        }
+        logs = {BrokerLog: self.cluster.broker.log_path, DaemonLog: self.cluster.log_path("only")}
         return len(re.findall(pattern, logs[type(evidence)].read_text()))
