@@ -175,7 +175,7 @@ class DeliveryLease:
         self._timer = asyncio.get_running_loop().call_later(min(CHECK_SECONDS, ends_at - self.now()), self._check)
 
     def _check(self) -> None:
-        """End it, or look again: the timer stands still while the machine sleeps."""
+        """End it, or look again: the timer pauses while the machine sleeps."""
         self._set_end(self._ends_at) if self.is_valid else self.on_end()
 
 
