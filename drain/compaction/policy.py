@@ -2,7 +2,8 @@
 
 Which chunks:
 
-* A range never exceeds the watermark of the published result: only counted chunks are compacted.
+* A range never exceeds the watermark of the published result: only counted chunks are compacted, and ranges merged.
+  The result says which segments exist. What it does not know would be left out.
 * ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
 * Otherwise the next ``chunks`` chunks become one range of level 0.
 
@@ -51,7 +52,7 @@ def next_compaction(
     """Return the next range to write, or None; ``covering``: (range, level) of the ranges of `ranges_to_read`."""
     for at in range(len(covering) - fanout + 1):
         group = covering[at : at + fanout]
-        if len({level for _, level in group}) == 1:
+        if len({level for _, level in group}) == 1 and group[-1][0].last <= watermark:
             sources = tuple(each for each, _ in group)
             return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
     last = compacted_through([each for each, _ in covering])

@@ -108,9 +108,9 @@ class PublishedRanges:
         return swept
 
     async def _require_intact(self, manifest: compacted.Manifest) -> None:
-        """Raise LedgerError unless everything that the manifest names of existing segments can be read."""
-        ledger = CountedLedger(manifest.ledger_id, "this ledger")
-        alive = existing_segments(await newest_of_ledger(self._store, manifest.shard, ledger))
+        """Raise LedgerError unless everything that the manifest names of existing segments, if counted, can be read."""
+        counted = await newest_of_ledger(self._store, manifest.shard, CountedLedger(manifest.ledger_id, "this ledger"))
+        alive = existing_segments(counted) if counted.watermark >= manifest.last else None
         for path, expected in compacted.named_paths(manifest, alive).items():
             try:
                 compacted.check_object(await self._store.read(path), path, expected)

@@ -46,15 +46,13 @@ def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None
 
 
-def test_a_group_that_is_not_full_waits() -> None:
-    group = [(ChunkRange(first, first + 9), 0) for first in (41, 51, 61)]
+@pytest.mark.parametrize(
+    ("ranges", "watermark", "merged"), [(3, 79, False), (4, 79, False), (4, 80, True), (4, 1000, True)]
+)
+def test_a_full_group_that_is_counted_becomes_one_range_before_new_chunks(ranges: int, watermark: int, merged: bool):
+    """Without a count, no segment is known to exist: a merge would leave out all records."""
+    sources = tuple(ChunkRange(first, first + 9) for first in (41, 51, 61, 71)[:ranges])
+    covering = [(ChunkRange(1, 40), 1), *((each, 0) for each in sources)]
 
-    assert next_compaction([(ChunkRange(1, 40), 1), *group], watermark=79, chunks=10, fanout=4) is None
-
-
-def test_a_full_group_becomes_one_range_of_the_next_level_before_new_chunks_are_compacted() -> None:
-    group = [(ChunkRange(first, first + 9), 0) for first in (41, 51, 61, 71)]
-    sources = tuple(each for each, _ in group)
-
-    planned = next_compaction([(ChunkRange(1, 40), 1), *group], watermark=1000, chunks=10, fanout=4)
-    assert planned == PlannedCompaction(ChunkRange(41, 80), 1, sources)
+    planned = next_compaction(covering, watermark=watermark, chunks=10, fanout=4)
+    assert planned == (PlannedCompaction(ChunkRange(41, 80), 1, sources) if merged else None)

@@ -140,16 +140,20 @@ async def test_a_run_that_sleeps_after_its_publication_withdraws_nothing() -> No
     await world.assert_intact()
 
 
-@pytest.mark.parametrize("damage", ["missing", "other bytes"])
+@pytest.mark.parametrize("damage", ["missing", "other bytes", "records missing that are not counted"])
 async def test_a_replaced_range_is_kept_while_the_wider_one_is_not_intact(damage: str) -> None:
     world = Processes()
     await world.compact(1, 4)
-    wider = await world.compact(1, 8)
-    del world.store.objects[wider.facts]
-    world.store.objects |= {wider.facts: b"other"} if damage == "other bytes" else {}
+    wider, began_ms = await world.upload(1, 8, "b")
+    item = compacted_object(7, 0, f"{run_folder(wider)}/x.parquet")
+    await world.store.create(item.path, b"")
+    await world.published.publish(replace(wider, objects=[item]), began_ms)
+    lost = item.path if "records" in damage else wider.facts
+    del world.store.objects[lost]
+    world.store.objects |= {lost: b"other"} if damage == "other bytes" else {}
     world.sleep(DELAY_SECONDS)
 
-    with pytest.raises(LedgerError, match=wider.facts):
+    with pytest.raises(LedgerError, match=lost):
         await world.published.sweep(0)
     assert [ChunkRange(1, 4), ChunkRange(1, 8)] == await world.ranges()
 
