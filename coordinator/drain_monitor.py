@@ -10,15 +10,16 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from coordinator.context import CoordinatorSettings, DrainCheck, SubscriptionContext
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.model import entries as e
+from headgate.process.background import end_tasks
 from metrics import events
 from metrics.label_values import PollOutcome
 from shard.subscriptions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
@@ -110,12 +111,10 @@ class DrainPoller:
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()
 
-    async def close(self) -> None:
-        """Stop permanently. Returns once no task runs."""
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Stop permanently, now. What is returned waits until no task runs."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        return end_tasks(*filter(None, [self._task]))
 
     def _arm(self) -> None:
         if self._closed:

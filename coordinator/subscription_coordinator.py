@@ -18,8 +18,9 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -165,8 +166,7 @@ class SubscriptionCoordinator:
 
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
         known = listed(sorted(self._subscription.consumers)) or "none"
-        reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
-        return invalid(reason)
+        return invalid(f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}")
 
     def plan(self, request: requests.PlanChanges) -> Steps[PlanReply | Refusal]:
         try:
@@ -176,10 +176,10 @@ class SubscriptionCoordinator:
         except LayoutError as error:
             return invalid(str(error))
 
-    async def close(self) -> None:
-        """Stop polling; return once no task runs."""
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Propose nothing from now on: the subscription may be gone. What is returned waits until no task runs."""
         self.reconciler.close()
-        await self.drain.poller.close()
+        return self.drain.poller.close()
 
     # Requests of consumers
 

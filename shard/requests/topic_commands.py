@@ -44,8 +44,7 @@ def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusa
     """Return the reply to a command that has created ``topic`` before; a late copy of it does not create it again."""
     if topic in state.topics:
         return Decision((), answer)
-    reason = f"topic {topic!r} was created and has been deleted since; a new command needs a new token"
-    return invalid(reason)
+    return invalid(f"topic {topic!r} was created and has been deleted since; a new command needs a new token")
 
 
 def delete_topic(request: requests.DeleteTopic, state: ShardState) -> Decision | Refusal:

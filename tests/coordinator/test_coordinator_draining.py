@@ -128,12 +128,14 @@ async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported
 
 
 async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHarness) -> None:
+    """Also before its end is awaited: the subscription may be gone."""
     harness.acknowledge("ada", 0, 5)
     await asyncio.sleep(0.01)
     assert 1 == len(harness.checker.checks)
     before = len(harness.entries)
-    await harness.coordinator.close()
+    closing = harness.coordinator.close()
     await asyncio.sleep(1000)
+    await closing
 
     assert 1 == len(harness.checker.checks)
     assert before == len(harness.entries)

@@ -1,5 +1,7 @@
 """One subscription on its leader: resent messages, descriptions and reported events."""
 
+import asyncio
+
 from structlog.testing import capture_logs
 
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
@@ -85,6 +87,12 @@ async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> N
         (len(push.revoked) == MAX_MOVES_PER_TURN + 24, len(push.granted)) for push in pushes
     ]
     assert all(each.final for each in pushes[0].revoked)
+
+    harness.seek({})
+    entries, closing = len(harness.entries), harness.coordinator.close()
+    await asyncio.sleep(0.1)
+    await closing
+    assert entries == len(harness.entries), "those of a subscription that was deleted meanwhile could not be applied"
 
 
 # Descriptions
