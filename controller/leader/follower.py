@@ -30,6 +30,7 @@ from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError, TransportError
 from headgate.ledger.ledger import Ledger, if_exists
+from headgate.ledger.objects import chunk_path
 from headgate.model import entries as e
 from headgate.model.layout import ShardMap
 from headgate.protocol.codec import head_topic
@@ -117,8 +118,10 @@ class TermTail:
         return not safety.is_end(self.chunk, await ledger.numbers(after=self.chunk))
 
     async def _note_term(self, ledger: Ledger, number: int) -> None:
-        # The first chunk of a term is never trimmed, so it is still there.
-        for entry in (await ledger.read(number)).entries:
+        # The first chunk of a term is never trimmed.
+        if (first := await if_exists(ledger.read, number)) is None:
+            raise LedgerError(f"{chunk_path(ledger.shard, number)} began a term, and is missing")
+        for entry in first.entries:
             if isinstance(entry, e.TermStarted):
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
 

@@ -27,7 +27,7 @@ from controller.retention.policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, decode_file
 from controller.snapshots.restore import OtherHistoryError, require_complete, require_own
 from headgate.backoff import Backoff
-from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreError
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.objects import ChunkRange, compacted_through, ranges_to_read, snapshot_path
 from headgate.model import entries as e
@@ -95,7 +95,7 @@ class Trimmer:
             self._count()
         except OtherHistoryError as error:
             raise TermEndedError(Event.LEDGER_UNREADABLE, str(error)) from error
-        except (StoreUnavailableError, LedgerError) as error:
+        except (StoreError, LedgerError) as error:
             # No caller waits for this. A persistent fault is logged in every round.
             self._context.observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))

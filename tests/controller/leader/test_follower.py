@@ -11,7 +11,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leader.follower import TermTail
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.job import take_snapshot
-from headgate.errors import LedgerError, TransportError
+from headgate.errors import LedgerError, ObjectMissingError, TransportError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_path, snapshot_path
 from headgate.model import entries as e
@@ -188,13 +188,13 @@ async def test_it_starts_again_if_chunks_are_trimmed_meanwhile(ledger: Ledger) -
     assert await TermTail.at_end(ledger) is None
 
 
-async def test_a_damaged_chunk_is_noticed(ledger: Ledger) -> None:
-    path = chunk_path(0, 3)
-    damaged = bytearray(await ledger.store.read(path))
-    damaged[len(damaged) // 2] ^= 1
-    await ledger.store.delete(path)
-    await ledger.store.create(path, bytes(damaged))
+@pytest.mark.parametrize("damaged", [3, 4])
+async def test_a_damaged_chunk_is_noticed_and_one_that_is_deleted_while_its_term_is_noted(ledger, damaged: int) -> None:
+    path, data = chunk_path(0, damaged), bytearray(await ledger.store.read(chunk_path(0, damaged)))
+    data[len(data) // 2] ^= damaged % 2
+    ledger.store.objects[path] = bytes(data)
+    ledger.read = AsyncMock(side_effect=[await ledger.read(1), ObjectMissingError])
     tail = TermTail(0, 0, "")
     with pytest.raises(LedgerError, match=path):
         await tail.read(ledger)
-    assert 2 == tail.chunk
+    assert damaged - 1 == tail.chunk
