@@ -118,9 +118,8 @@ class TermTail:
         return not safety.is_end(self.chunk, await ledger.numbers(after=self.chunk))
 
     async def _note_term(self, ledger: Ledger, number: int) -> None:
-        # The first chunk of a term is never trimmed.
         if (first := await if_exists(ledger.read, number)) is None:
-            raise LedgerError(f"{chunk_path(ledger.shard, number)} began a term, and is missing")
+            raise LedgerError(f"{chunk_path(ledger.shard, number)} began a term, is never trimmed, and is missing")
         for entry in first.entries:
             if isinstance(entry, e.TermStarted):
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance

@@ -208,6 +208,5 @@ class Pruner:
 
 def _answer(pruning: policy.PruneDecision, segments: Sequence[int]) -> Answer:
     retained = tuple(UnprunedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items())
-    result = PruneResult(segments=tuple(segments), retained=retained, abandoned=tuple(pruning.abandoned))
-    body = PruneReply(result=result)
+    body = PruneReply(result=PruneResult(segments=tuple(segments), retained=retained, abandoned=pruning.abandoned))
     return lambda _: body

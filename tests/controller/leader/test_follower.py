@@ -177,11 +177,8 @@ async def test_it_starts_where_the_chunks_of_earlier_terms_were_trimmed(ledger: 
     assert TermTail(5, 2, "b") == await TermTail.at_end(ledger)
 
 
-async def test_a_new_ledger_has_no_term() -> None:
+async def test_it_starts_again_if_chunks_are_trimmed_meanwhile_but_not_because_there_is_none(ledger: Ledger) -> None:
     assert TermTail(0, 0, "") == await TermTail.at_end(Ledger(FakeStore(), 0))
-
-
-async def test_it_starts_again_if_chunks_are_trimmed_meanwhile(ledger: Ledger) -> None:
     ledger.numbers = AsyncMock(return_value=await ledger.numbers())  # type: ignore[method-assign]
     await ledger.delete(3)
 

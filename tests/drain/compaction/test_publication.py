@@ -184,46 +184,36 @@ async def test_a_range_that_crosses_the_others_is_deleted_and_hides_nothing() ->
     await world.assert_intact()
 
 
-async def test_an_object_is_not_deleted_because_a_listing_lacks_its_manifest() -> None:
+@pytest.mark.parametrize("manifest_is", ["not listed", "lost"])
+async def test_objects_without_a_manifest_are_kept_while_nothing_else_has_their_records(manifest_is: str) -> None:
     world = Processes()
     manifest = await world.compact(1, 4)
-    names = world.store.names
-
-    async def stale(prefix: str, after: str = "") -> list[str]:
-        return [] if prefix.startswith("manifests/") else await names(prefix, after)
-
-    world.store.names = stale  # type: ignore[method-assign]
+    path, names = manifest_path(0, manifest.range), world.store.names
+    found = world.store.objects[path]
+    if manifest_is == "lost":
+        await world.ledger.snapshot()
+        world.ledger.trim(4)
+        del world.store.objects[path]
+    else:
+        world.store.names = AsyncMock(return_value=[])  # type: ignore[method-assign]
     await world.sweep_later()
-    assert manifest.facts in world.store.objects
-
-
-async def test_objects_whose_manifest_was_lost_are_kept_while_nothing_else_has_their_records() -> None:
-    world = Processes()
-    manifest = await world.compact(1, 4)
-    await world.ledger.snapshot()
-    world.ledger.trim(4)
-    lost = world.store.objects.pop(manifest_path(0, manifest.range))
-    await world.sweep_later()
-    world.store.objects[manifest_path(0, manifest.range)] = lost
+    world.store.objects[path], world.store.names = found, names  # type: ignore[method-assign]
 
     await world.assert_intact()
 
 
-async def test_of_two_runs_of_one_range_the_later_one_leaves_no_objects() -> None:
+@pytest.mark.parametrize("is_second", [True, False])
+async def test_a_run_keeps_its_objects_unless_another_one_published_its_range(is_second: bool) -> None:
+    """Its own manifest may be stored without an answer."""
     world = Processes()
     late = await world.upload(1, 4, "a")
-    first = await world.compact(1, 4)
+    if is_second:
+        first = await world.compact(1, 4)
+    else:
+        world.store.fail_next("unknown_written")
 
-    assert first == await world.published.publish(*late)
-    assert [] == await world.store.paths(run_folder(late[0]))
-
-
-async def test_a_run_whose_manifest_was_stored_without_an_answer_keeps_its_objects() -> None:
-    world = Processes()
-    late = await world.upload(1, 4, "a")
-    world.store.fail_next("unknown_written")
-
-    assert late[0] == await world.published.publish(*late)
+    assert (first if is_second else late[0]) == await world.published.publish(*late)
+    assert is_second == (await world.store.paths(run_folder(late[0])) == [])
     await world.assert_intact()
 
 

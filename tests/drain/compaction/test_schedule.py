@@ -4,8 +4,6 @@ import asyncio
 import random
 from typing import Self
 
-import pytest
-
 from drain.backlog.results import Result
 from drain.compaction.schedule import CompactionScheduler
 from drain.spark.engines import JvmGoneError, RunError
@@ -66,17 +64,14 @@ async def test_a_due_shard_is_counted_and_then_compacted() -> None:
     assert job.calls == ["sweep 1", "count 2", "run 2", "sweep 2"]
 
 
-async def test_a_failing_shard_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_failing_shard_does_not_stop_the_others_and_a_missing_ledger_is_no_failure(capsys) -> None:
+    assert not await FakeJob().schedule().check()
     job = FakeJob(1, 2)
     job.failing = RunError("no")
     assert await job.schedule(1, 2).check()
 
     assert job.calls == ["count 1", "run 1", "count 2", "run 2"]
     assert "error: compaction of shard 1: no" in capsys.readouterr().err
-
-
-async def test_a_missing_ledger_is_not_a_failure() -> None:
-    assert not await FakeJob().schedule().check()
 
 
 async def test_the_scheduler_ends_when_the_jvm_is_gone() -> None:
