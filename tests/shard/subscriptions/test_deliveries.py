@@ -114,9 +114,6 @@ async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_wa
     )
     harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2)
     assert ([3], [], []) == begin(harness, (3, 1), limit=1)
-
-
-def test_many_segments_divide_the_records_of_a_subscription() -> None:
     assert [10_000, 9] == [record_limit(Mock(tails=range(segments))) for segments in (1, 4096)]
 
 

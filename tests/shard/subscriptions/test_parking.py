@@ -47,10 +47,10 @@ def park(harness: CoordinatorHarness, limit: int = 9, **other: Any) -> e.KeyPark
 
 
 def acknowledge(
-    harness: CoordinatorHarness, *ends: int, parked: tuple[int, ...] = (), key: bytes = LOW, resumed: Any = ()
+    harness: CoordinatorHarness, *ends: int, parked: tuple[int, ...] = (), key=LOW, resumed: Any = (), segment=0
 ) -> tuple[list[tuple[int, int, bytes]], list[tuple[bytes, int]], str]:
-    """Acknowledge segment 0 to ``ends``, with the offsets ``parked``; return what is parked and resumed, or why not."""
-    held = 0, generation(harness)
+    """Acknowledge a segment to ``ends``, with the offsets ``parked``; return what is parked and resumed, or why not."""
+    held = segment, generation(harness, segment)
     batch = AcknowledgeBatch(
         **ADA,
         acknowledgements=[Acknowledgement(*held, 0, end) for end in ends],
@@ -86,11 +86,8 @@ async def test_a_key_is_parked_by_its_holder(harness: CoordinatorHarness, other:
     assert outcome == judged if not isinstance(outcome, str) else outcome in str(judged)
 
 
-async def test_only_a_stream_parks_keys(lead: Lead) -> None:
+async def test_a_key_without_a_dead_letter_topic_is_not_parked_nor_one_of_a_queue(harness, lead: Lead) -> None:
     assert "only a STREAM parks keys" in str(park(lead("ada", segments=2, records=18, type="QUEUE")))
-
-
-async def test_a_key_without_a_dead_letter_topic_is_not_parked(harness: CoordinatorHarness) -> None:
     acknowledge(harness, 6, parked=(4,))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
     harness.propose(e.DeliveryPolicySet(**IDS, policy=e.DeliveryPolicy(), token="q"))
@@ -104,6 +101,7 @@ async def test_a_parked_record_counts_once_with_what_covers_it(harness: Coordina
     assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, parked=(2, 4, 6))
     assert ([(0, 6, LOW), (0, 7, LOW)], [], "") == acknowledge(harness, 7, 9, parked=(4, 6, 7))
     assert (3, 9) == (state(harness).records, harness.subscription.position(0))
+    assert not harness.subscription.redelivery.parked.resuming
     dead = harness.subscription.redelivery.dead
     assert {1: (0, 4), 2: (0, 6), 3: (0, 7)} == dead
     harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1, 2, 3]))
@@ -118,6 +116,9 @@ async def test_a_segment_keeps_as_many_parked_records_as_its_limit(harness: Coor
     accepted = [judged.accept(Acknowledgement(*held, 0, end), 0) for end in (4, 5, 6)]
     assert [None, None] == accepted[:2]
     assert "segment 0 has 2 parked records" in str(accepted[2])
+    acknowledge(harness, 6, parked=(3, 4, 5))
+    alone = ParkedInBatch(harness.subscription, harness.topic, AcknowledgeBatch(**ADA, acknowledgements=[]), 2)
+    assert alone.accept(Acknowledgement(*held, 0, 7), 0) is None, "it parks none, and the limit was higher before"
 
 
 async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_parked(harness: CoordinatorHarness) -> None:
@@ -127,11 +128,15 @@ async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_park
         reason = acknowledge(harness, 6, parked=(4,), key=key)[2]
         assert "offset 4 of segment 0 is not of a key that is parked there" == reason
     assert 3 == harness.subscription.position(0)
+    assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, parked=(4,)), "a key that is parked needs no topic"
 
 
 async def test_what_another_holder_parks_after_the_end_parks_its_key_again_and_resumes_it(
-    harness: CoordinatorHarness,
+    harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("shard.subscriptions.parking.MAX_PARKED_KEYS", 1)
+    assert "offset 4 of segment 0 is not of a key" in acknowledge(harness, 6, parked=(4,), key=OTHER)[2]
+    monkeypatch.undo()
     assert ([(0, 4, OTHER)], [], "") == acknowledge(harness, 6, parked=(4,), key=OTHER)
     assert (1, True) == (state(harness, OTHER).records, OTHER in harness.subscription.redelivery.parked.resuming)
 
@@ -142,9 +147,10 @@ async def test_a_dropped_record_is_parked_again_after_a_seek_once_its_first_copy
     """Under the number of the first copy its key would pass over it."""
     acknowledge(harness, 6, parked=(4,))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=True, token="r"), e.KeyUnparked(**IDS, key=LOW))
-    harness.propose(e.KeyParked(**IDS, key=LOW, reason="again"))
     harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
     harness.coordinator.positions_changed({})
+    assert "not yet in the dead-letter topic" in acknowledge(harness, 6, parked=(4,))[2]
+    harness.propose(e.KeyParked(**IDS, key=LOW, reason="again"))
     assert "not yet in the dead-letter topic" in acknowledge(harness, 6, parked=(4,))[2]
     harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1]))
     assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, parked=(4,))
@@ -188,6 +194,7 @@ async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: Co
     assert "were not processed" in unpark(2)
     alone = AcknowledgeBatch(**ADA, acknowledgements=[], resumed=[ResumedKey(0, generation(harness), LOW, 2)])
     assert [] == ParkedInBatch(harness.subscription, harness.topic, alone, 9).resumed, "its holding is not confirmed"
+    assert ([], [], "") == acknowledge(harness, 1, resumed=((LOW, 2),), segment=1), "it has other keys"
     assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 2), (LOW, 1), (LOW, 3), (OTHER, 1)))
     assert ([], [], "") == acknowledge(harness, 7, resumed=((LOW, 1), (LOW, 2))), "a late copy moves nothing back"
     assert "were not processed" in unpark(1)
@@ -220,7 +227,14 @@ async def test_a_grant_names_the_parked_keys_of_its_part(harness: CoordinatorHar
     harness.propose(e.KeyParked(**IDS, key=HIGH, reason=""))
     parked = harness.subscription.redelivery.parked
     assert ([LOW], [HIGH]) == (parked.within(0, 0x7FFF), parked.within(0x8000, 0xFFFF))
-    assert 1 == sum(has_key(harness.topic, BucketRange(0, first, first + 8), LOW) for first in (0, 8))
+    [part] = [each for each in (BucketRange(0, 0, 8), BucketRange(0, 8, 16)) if has_key(harness.topic, each, LOW)]
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
+    subscription, first = harness.subscription, part.first_bucket ^ 8
+    subscription.holdings.release(0)
+    for bucket, consumer in ((first, "ada"), (part.first_bucket, "bob")):
+        grant = {"segment": 0, "first_bucket": bucket, "end_bucket": bucket + 8, "generation": 9 + bucket}
+        subscription.holdings.grant(e.SegmentGranted(**IDS, **grant, consumer=consumer), 0)
+    assert [0, 1] == [len(resuming_keys(subscription, harness.topic, name)) for name in ("ada", "bob")]
 
 
 async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(harness: CoordinatorHarness) -> None:

@@ -77,13 +77,9 @@ def test_at_the_limit_progress_counts(full: Queue, ranges: tuple[int, int]) -> N
     assert full.kept()[0] <= MAX_KEPT
 
 
-def test_the_gaps_of_one_batch_count_together() -> None:
+def test_the_gaps_of_one_batch_count_together_and_a_range_at_the_position_of_the_segment_opens_none() -> None:
     assert [3, 4] == [index for index, _ in Queue().acknowledge((2, 3), (4, 5), (6, 7), (8, 9), (10, 11))]
-
-
-def test_a_range_at_the_position_of_the_segment_opens_no_gap() -> None:
     queue = Queue()
-
     assert queue.acknowledge((0, 1), (2, 3), (4, 5), (6, 7)) == []
     assert queue.kept()[0] == MAX_KEPT
 
@@ -111,9 +107,6 @@ def test_a_subscription_keeps_400_000_ranges_and_a_segment_10_000(segments: int,
 
     assert ranges == next(n for n in count() if limit.admit(0, 2 * n + 1, 2 * n + 2) is not None)
     assert MAX_RANGES == 400_000
-
-
-def test_a_batch_of_a_real_size_is_within_the_limits() -> None:
     assert MAX_RANGES_PER_SEGMENT >= MAX_BATCH_RECORDS
     assert MAX_RANGES // 4096 >= 64
 

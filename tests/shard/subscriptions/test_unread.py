@@ -20,9 +20,11 @@ def unread(harness: CoordinatorHarness, consumer: str = "ada") -> int:
     return unread_segments(harness.subscription, harness.topic, consumer, known)
 
 
-async def test_a_grant_that_is_on_its_way_counts(harness: CoordinatorHarness) -> None:
+async def test_a_grant_that_is_on_its_way_counts_and_so_does_a_segment_that_moves(harness: CoordinatorHarness) -> None:
     assert 2 == unread_segments(harness.subscription, harness.topic, "ada", [])
     assert 0 == unread(harness)
+    harness.join("bob")
+    assert 1 == unread(harness), "one of them is revoked from ada"
 
 
 async def test_a_holder_that_has_gone_counts_until_its_records_are_acknowledged(harness: CoordinatorHarness) -> None:
@@ -32,11 +34,6 @@ async def test_a_holder_that_has_gone_counts_until_its_records_are_acknowledged(
     assert 2 == unread(harness, "bob")
     harness.subscription.progress.positions = {0: 5}
     assert 1 == unread(harness, "bob")
-
-
-async def test_a_segment_that_moves_counts(harness: CoordinatorHarness) -> None:
-    harness.join("bob")
-    assert 1 == unread(harness), "one of them is revoked from ada"
 
 
 async def test_blocked_children_count_once_they_have_records(harness: CoordinatorHarness) -> None:
