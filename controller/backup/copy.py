@@ -11,7 +11,8 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
 3. Only the ranges that readers read are copied. Their manifests name the destination's id, which it gets now: the copy
    is another ledger. At the end every number is a chunk, or in such a range.
 4. Nothing is overwritten. A second run continues, and adds what is new.
-5. A destination with other content is refused: its newest chunk must be the source's, too.
+5. A destination with other content is refused: its newest chunk must be the source's, too. So is a source whose
+   history changes during the run.
 6. A damaged object is not copied: it would stay in the copy after the source has a good one again.
 7. An interrupted copy is either an older prefix, or is refused by every daemon.
 
@@ -32,7 +33,7 @@ from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.checksum import ChecksumError, check, verify, verify_parquet
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.identity import claim_ledger_id, name_level, read_level, read_shards
-from headgate.ledger.ledger import Ledger, run_start
+from headgate.ledger.ledger import Ledger, if_exists, run_start
 from headgate.ledger.objects import ChunkRange, chunk_folder, chunk_path, ranges_to_read, snapshot_path
 from headgate.storage.object_store import Store, create_own
 from shard.state.shard_state import ShardState
@@ -75,23 +76,29 @@ class _Copy:
         self._on_progress = on_progress
         self._last = 0
         """The last chunk that is copied."""
+        self._term_id: int | None = 0
+        """Its term, as the source had it first."""
 
     async def run(self) -> CopiedShard:
         before = await self._to.numbers()
         numbers = await self._listed()
         await self._require_same_history(numbers, before)
+        last = self._last = max(numbers, default=0)
+        self._term_id = await self._from.term_id_at(last) if last else 0
         ledger_id = await claim_ledger_id(self._to.store, "the destination")
         await self._copy_levels()
         missing = sorted(set(numbers) - set(before))
         await self._copy(dict.fromkeys(chunk_path(self._shard, n) for n in missing), PARALLEL_CHUNKS, self._on_progress)
-        last = self._last = numbers[-1] if numbers else 0
-        ranges = await self._copy_ranges(last, ledger_id)
+        copied = await self._copy_ranges(last, ledger_id)
         await self._copy_newer_chunks()
         snapshots = await self._copy_snapshots()
         await self._copy_levels()
-        await self._require_readable()
+        self._require_term(await self._from.term_id_at(self._last) if self._last else 0)
+        ranges = ranges_to_read(await manifest_ranges(self._to.store, self._shard))
+        for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
+            raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
         await self._to.name_begun()
-        return CopiedShard(self._shard, self._last, len(missing) + self._last - last, ranges, snapshots)
+        return CopiedShard(self._shard, self._last, len(missing) + self._last - last, copied, snapshots)
 
     async def _listed(self) -> list[int]:
         """Return the source's numbers. A listing made during writes may show a chunk and not yet the one before it."""
@@ -113,11 +120,6 @@ class _Copy:
         term_id = (await self._to.header(before[-1])).term_id
         if await self._from.term_id_at(before[-1]) != term_id:
             raise LedgerError(f"{chunk_path(self._shard, before[-1])} is of another term: {remedy}")
-
-    async def _require_readable(self) -> None:
-        ranges = ranges_to_read(await manifest_ranges(self._to.store, self._shard))
-        for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
-            raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
 
     async def _copy_levels(self) -> None:
         if (level := await read_level(self._from.store)) is not None:
@@ -155,8 +157,14 @@ class _Copy:
 
     async def _copy_newer_chunks(self) -> None:
         """Copy the chunks written meanwhile, up to the first missing one."""
-        while await self._copy({chunk_path(self._shard, self._last + 1): None}, 1):
-            self._last += 1
+        while (header := await if_exists(self._from.header, self._last + 1)) is not None:
+            self._require_term(header.previous_term_id)
+            await self._copy({chunk_path(self._shard, header.number): None}, 1)
+            self._last, self._term_id = header.number, header.term_id
+
+    def _require_term(self, found: int | None) -> None:
+        if found != self._term_id:
+            raise LedgerError(f"{chunk_folder(self._shard)}: an older state was put back meanwhile: copy it elsewhere")
 
     async def _copy_snapshots(self) -> int:
         have = await self._to.snapshots()

@@ -140,11 +140,7 @@ class PublishedRanges:
     async def _is_elsewhere(self, shard: int, chunks: ChunkRange) -> bool:
         """Whether each chunk of a range exists, or belongs to a published range (rule 6)."""
         published = await compacted.manifest_ranges(self._store, shard)
-        missing = {
-            n
-            for n in range(chunks.first, chunks.last + 1)
-            if not any(each.first <= n <= each.last for each in published)
-        }
+        missing = {n for n in range(chunks.first, chunks.last + 1) if not any(a <= n <= b for a, b in published)}
         return all(exists for _, exists in await in_groups(missing, Ledger(self._store, shard).exists))
 
     async def _delete_folder(self, folder: str) -> None:

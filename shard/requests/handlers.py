@@ -98,11 +98,6 @@ def user_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], O
     return _registration(kind, lambda body, state, client_id: decide(body, state, user_of(client_id)))
 
 
-def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Steps[StepResult]]) -> Registration:
-    """Register a `user_command` that takes several steps."""
-    return user_command(kind, lambda body, state, user: Stepwise(decide(body, state, user)))
-
-
 def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Registration:
     """Register a method that takes the body and the client id for requests of type ``kind``."""
     return _registration(kind, lambda body, _, client_id: respond(body, client_id))

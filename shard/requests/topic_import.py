@@ -32,7 +32,7 @@ from headgate.model.text import listed
 from headgate.protocol.replies import TopicImportReply
 from headgate.protocol.requests import ImportTopic, SegmentImport
 from headgate.views.topics import TopicImportResult
-from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, stepwise_command
+from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, user_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text, step_cost
 from shard.requests.topic_commands import MAX_SEGMENTS, describe, refuse_creation, repeated
 from shard.state.shard_state import ShardState
@@ -343,4 +343,4 @@ def _label(segment: Segment) -> str:
     return segment.label
 
 
-COMMANDS: Final = (stepwise_command(ImportTopic, import_topic),)
+COMMANDS: Final = (user_command(ImportTopic, lambda body, state, user: Stepwise(import_topic(body, state, user))),)

@@ -110,17 +110,35 @@ async def test_chunks_that_are_written_meanwhile_are_copied_and_no_snapshot_is_a
     assert [] == await problems(destination)
 
 
-async def test_a_snapshot_ahead_of_the_copied_chunks_is_left_out() -> None:
-    """It appears after the last chunk was copied. A daemon would refuse the copy."""
-    source, destination = LedgerInMemory(4), FakeStore()
+@pytest.mark.parametrize("grows_to", [2, 5, 9], ids=["shorter", "as long", "longer"])
+async def test_a_source_that_is_put_back_meanwhile_is_refused(grows_to: int) -> None:
+    source = LedgerInMemory(5)
 
-    async def take() -> None:
-        later = LedgerInMemory(6)
+    def put_back(path: str) -> None:
+        if path == chunk_path(0, 3):
+            other = LedgerInMemory(2, FakeStore())
+            while other.state.chunk < grows_to:
+                other.grow(e.TermStarted(leader_epoch=2, instance="b", term_id=77))
+            source.store.objects = other.store.objects
+
+    with pytest.raises(LedgerError, match="put back meanwhile"):
+        await copied(source, Watched(put_back))
+
+
+@pytest.mark.parametrize("folder", [snapshot_folder(0), manifest_folder(0)])
+async def test_a_snapshot_or_a_range_beyond_the_copied_chunks_is_left_out(folder: str) -> None:
+    """A daemon would refuse the copy, or give its numbers to other chunks."""
+    source, destination = LedgerInMemory(6), FakeStore()
+
+    async def publish() -> None:
+        later = await compacted(8, 8)
         await later.snapshot()
-        source.store.objects |= later.store.objects
+        source.store.objects |= {at: data for at, data in later.store.objects.items() if not at.startswith("chunks/")}
 
-    before_listing(source, snapshot_folder(0), take)
-    assert 0 == (await copied(source, destination)).snapshots
+    before_listing(source, folder, publish)
+    found = await copied(source, destination)
+    assert (0, 0) == (found.ranges, found.snapshots)
+    assert [] == await problems(destination)
     await assert_equal_state(source, destination)
 
 
@@ -138,19 +156,6 @@ async def test_chunks_that_are_trimmed_before_they_are_copied_are_in_the_copied_
     assert 19 not in await Ledger(destination, 0).numbers(), "deleted before it was copied"
     assert [] == await problems(destination)
     await assert_equal_state(source, destination)
-
-
-async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
-    """Its numbers would be given to other chunks."""
-    source, destination = LedgerInMemory(6), FakeStore()
-
-    async def publish() -> None:
-        later = (await compacted(8, 8)).store.objects
-        source.store.objects |= {path: data for path, data in later.items() if not path.startswith("chunks/")}
-
-    before_listing(source, manifest_folder(0), publish)
-    assert 0 == (await copied(source, destination)).ranges
-    assert [] == await problems(destination)
 
 
 async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:

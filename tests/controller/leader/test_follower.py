@@ -156,7 +156,10 @@ async def test_it_knows_the_end_and_the_leader_of_the_newest_term(ledger: Ledger
     assert 0 == await tail.read(ledger)
 
 
-async def test_it_starts_at_the_end_with_the_newest_term(ledger: Ledger) -> None:
+async def test_it_starts_at_the_end_with_the_newest_term_also_where_chunks_were_trimmed(ledger: Ledger) -> None:
+    for number in (2, 3):
+        await ledger.delete(number)
+    assert TermTail(5, 2, "b") == await TermTail.at_end(ledger)
     for number in range(6, 40):
         await append(ledger, number, 2)
     reads: list[str] = []
@@ -169,12 +172,6 @@ async def test_it_starts_at_the_end_with_the_newest_term(ledger: Ledger) -> None
     ledger.store.read = noted  # type: ignore[method-assign]
     assert TermTail(39, 2, "b") == await TermTail.at_end(ledger)
     assert len(reads) < 10
-
-
-async def test_it_starts_where_the_chunks_of_earlier_terms_were_trimmed(ledger: Ledger) -> None:
-    for number in (2, 3):
-        await ledger.delete(number)
-    assert TermTail(5, 2, "b") == await TermTail.at_end(ledger)
 
 
 async def test_it_starts_again_if_chunks_are_trimmed_meanwhile_but_not_because_there_is_none(ledger: Ledger) -> None:

@@ -9,7 +9,7 @@ from headgate.protocol.replies import TopicList
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import DeleteTopic, ListTopics, PruneTopic, Request
 from shard.requests import handlers
-from shard.requests.handlers import Decision, Stepwise, command, done, handler, stepwise_command, user_command
+from shard.requests.handlers import Decision, Stepwise, command, done, handler, user_command
 from shard.state.shard_state import ShardState
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
@@ -42,7 +42,7 @@ def test_a_command_in_steps_is_not_taken_before_its_turn() -> None:
         yield 7
         return Decision((), lambda _: TopicList(topics=[], next=[user]))
 
-    kind, handle = stepwise_command(ListTopics, decide)
+    kind, handle = user_command(ListTopics, lambda *asked: Stepwise(decide(*asked)))
     outcome = handle(request(), STATE)
 
     assert kind is ListTopics
@@ -60,7 +60,7 @@ def test_a_command_in_steps_is_refused_if_its_topic_was_created_again_meanwhile(
 
     state = ShardState(0)
     state.apply(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t1"))
-    _, handle = stepwise_command(PruneTopic, decide)
+    _, handle = user_command(PruneTopic, lambda *asked: Stepwise(decide(*asked)))
     outcome = handle(request(PruneTopic(topic="orders", token="t2", topic_id=1)), state)
     assert isinstance(outcome, Stepwise)
     next(outcome.steps)

@@ -153,12 +153,11 @@ def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str)
     assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
 
 
-def test_rule_5_a_joining_consumer_changes_the_order_and_a_returning_one_does_not() -> None:
+def test_rule_5_a_joining_consumer_changes_order_and_balance_and_a_returning_one_does_not() -> None:
     known = subscription()
-    joining = judge(known, consumer="bob", order="none")
-
-    assert "none" == joining.configured.order
-    assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none")
+    joining = judge(known, consumer="bob", order="none", balance="load").configured
+    assert ("none", "load") == (joining.order, joining.balance)
+    assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none", balance="load")
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known, consumer="bob")
 
 
