@@ -5,6 +5,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from headgate.model import entries as e
+from headgate.model.layout import BucketRange, slice_fields
 from headgate.protocol import requests
 from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit, stored_dead_letters
 from tests.coordinator.conftest import Lead
@@ -69,12 +70,13 @@ async def test_the_next_delivery_of_a_record_begins_and_fails(harness: Coordinat
         ((0, 1), {}, "the delivery has ended"),
         ((2, 2), {}, "follows only 0 failures"),
         ((1, 1), {}, "the delivery has ended"),
+        ((2, 1), {"type": "STREAM"}, "only QUEUE delivers again"),
     ],
-    ids=["a stranger", "an older program", "an older grant", "no record", "acknowledged", "ahead", "an earlier one"],
 )
 async def test_nothing_else_begins(
     harness: CoordinatorHarness, record: tuple[int, int], other: dict[str, object], reason: str
 ) -> None:
+    harness.subscription.type = e.SubscriptionType(other.get("type", "QUEUE"))
     begun, rejected, delayed = begin(harness, record, **other)
 
     assert ([], []) == (begun, delayed)
@@ -86,6 +88,9 @@ async def test_a_repeated_failure_is_accepted_and_has_no_effect(harness: Coordin
     """Its reply was lost: the first copy has counted. The record may be in the dead-letter topic by now."""
     assert ([], []) == fail(harness, (1, 1), (0, 1))
     assert ([(0, 2, 3, 1500, "")], []) == fail(harness, (2, 1), (2, 1))
+    late = requests.NegativeAcknowledgement(0, generation(harness), 0, 3, 1)
+    [(_, never)] = harness.coordinator.acknowledge(requests.AcknowledgeBatch(**ADA, negative=[late])).redeliveries
+    assert 0 == never.delivery
 
 
 async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(harness: CoordinatorHarness) -> None:
@@ -123,3 +128,10 @@ async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness:
     assert harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2) is None
     assert 3 == harness.subscription.position(0)
     assert {} == harness.subscription.redelivery.attempts
+    die(harness, 4, "dead")
+    assert "has ended" in harness.acknowledge("ada", 0, 5, first_offset=4, delivery=2), "not even of the next one"
+    other = BucketRange(0, 8, 16)
+    harness.subscription.holdings.release(0)
+    grant = e.SegmentGranted(topic_id=1, subscription_id=2, **slice_fields(other), consumer="ada", generation=9)
+    harness.subscription.holdings.grant(grant, 0)
+    assert harness.acknowledge("ada", other, 5, first_offset=4) is None, "the dead one is in bucket 3"

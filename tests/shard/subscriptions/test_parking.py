@@ -87,7 +87,9 @@ async def test_a_key_is_parked_by_its_holder(harness: CoordinatorHarness, other:
 
 
 async def test_a_key_without_a_dead_letter_topic_is_not_parked_nor_one_of_a_queue(harness, lead: Lead) -> None:
-    assert "only a STREAM parks keys" in str(park(lead("ada", segments=2, records=18, type="QUEUE")))
+    queue = lead("ada", segments=2, records=18, type="QUEUE")
+    assert "only a STREAM parks keys" in str(park(queue))
+    assert ([], [], "") == acknowledge(queue, 3, parked=(1,))
     acknowledge(harness, 6, parked=(4,))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
     harness.propose(e.DeliveryPolicySet(**IDS, policy=e.DeliveryPolicy(), token="q"))
