@@ -16,9 +16,9 @@ ADA = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarna
 
 @pytest.fixture
 async def harness(lead: Lead) -> CoordinatorHarness:
-    """Consumer ada holds segment 0 with nine records, of which 0 is acknowledged and 1 has failed once."""
+    """Consumer ada holds segment 0 with nine records, of which 0 and 8 are acknowledged and 1 has failed once."""
     harness = lead("ada", segments=1, records=9, type="QUEUE")
-    assert harness.acknowledge("ada", 0, 1) is None
+    assert harness.acknowledge("ada", 0, 1) is harness.acknowledge("ada", 0, 9, first_offset=8) is None
     harness.propose(e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 1, 3, 0, "unlucky")]))
     return harness
 
@@ -68,14 +68,13 @@ async def test_the_next_delivery_of_a_record_begins_and_fails(harness: Coordinat
         ((2, 1), {"generation": 99}, "not by 'ada' at generation 99"),
         ((9, 1), {}, "has no offset 9"),
         ((0, 1), {}, "the delivery has ended"),
+        ((8, 1), {}, "the delivery has ended"),
         ((2, 2), {}, "follows only 0 failures"),
         ((1, 1), {}, "the delivery has ended"),
         ((2, 1), {"type": "STREAM"}, "only QUEUE delivers again"),
     ],
 )
-async def test_nothing_else_begins(
-    harness: CoordinatorHarness, record: tuple[int, int], other: dict[str, object], reason: str
-) -> None:
+async def test_nothing_else_begins(harness, record: tuple[int, int], other: dict[str, str], reason: str) -> None:
     harness.subscription.type = e.SubscriptionType(other.get("type", "QUEUE"))
     begun, rejected, delayed = begin(harness, record, **other)
 
@@ -98,9 +97,8 @@ async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(
     die(harness, 1, "dead")
     died_at_ms = harness.subscription.redelivery.attempts[0][1].died_at_ms
     for at_ms, found in ((died_at_ms + 1, {}), (died_at_ms, {1: (0, 1)})):
-        assert found == stored_dead_letters(
-            harness.subscription, requests.ConfirmDeadLetters(**ADA, stored=[(1, at_ms)])
-        )
+        confirmed = requests.ConfirmDeadLetters(**ADA, stored=[(1, at_ms)])
+        assert found == stored_dead_letters(harness.subscription, confirmed)
 
 
 async def test_dead_letters_wait_for_none_of_a_topic_that_takes_none(harness: CoordinatorHarness) -> None:
@@ -135,3 +133,6 @@ async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness:
     grant = e.SegmentGranted(topic_id=1, subscription_id=2, **slice_fields(other), consumer="ada", generation=9)
     harness.subscription.holdings.grant(grant, 0)
     assert harness.acknowledge("ada", other, 5, first_offset=4) is None, "the dead one is in bucket 3"
+    begun = requests.BeginDeliveries(**ADA, records=[requests.BegunRecord(0, 9, 6, 3, 1)])
+    [(_, reason)] = judge_begun(harness.subscription, harness.topic, begun, 9)[1].rejected
+    assert "generation 9 of segment 0 has no offset 6 in bucket 3" == reason
