@@ -152,7 +152,7 @@ def _refused_incarnation(request: OpenProducer, known: ProducerState) -> Refusal
 def _refused_deleted(request: OpenProducer, state: ShardState) -> Refusal | None:
     if request.name is None or request.incarnation is None:
         return None
-    deleted = state.producers.deleted_incarnation(request.name, state.at_ms)
+    deleted = state.producers.deleted_incarnation(request.name, state.forgotten_ms)
     if request.incarnation > deleted:
         return None
     return refuse(

@@ -10,8 +10,6 @@ from types import MappingProxyType
 from headgate.model import entries as e
 from headgate.model.layout import BucketRange, SegmentSlice, segment_of, slice_of
 
-REMOVED_CONSUMER_RETENTION_MS = 600_000
-"""How long a removed consumer is remembered: much longer than a broker can delay a message."""
 MAX_REMOVED_CONSUMERS = 1000
 
 
@@ -88,6 +86,9 @@ class Consumers(dict[str, RegisteredConsumer]):
         ]
         return self.removed + registered
 
+    def forget_removed(self, until_ms: int) -> None:
+        self.removed = [each for each in self.removed if each.at_ms > until_ms]
+
     def register(self, entry: e.ConsumerRegistered, at_ms: int) -> None:
         known = self.get(entry.consumer)
         same = known is not None and (known.incarnation, known.client_id) == (entry.incarnation, entry.client_id)
@@ -112,11 +113,10 @@ class Consumers(dict[str, RegisteredConsumer]):
 
     def remove(self, entry: e.ConsumerRemoved, at_ms: int) -> None:
         gone = self.pop(entry.consumer)
-        recent = [known for known in self.removed if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
         by_command = bool(entry.token)
         if by_command or entry.reason in ("left", "failed", "replaced"):
-            recent.append(RemovedConsumer(gone.consumer, gone.incarnation, gone.client_id, at_ms, evicted=by_command))
-        self.removed = recent[-MAX_REMOVED_CONSUMERS:]
+            removed = RemovedConsumer(gone.consumer, gone.incarnation, gone.client_id, at_ms, evicted=by_command)
+            self.removed = [*self.removed, removed][-MAX_REMOVED_CONSUMERS:]
         self.unused_since_ms = None if self else at_ms
 
 

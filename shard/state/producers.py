@@ -103,8 +103,6 @@ _NO_BATCHES: Final = _ENCODER.encode([])
 
 MAX_SOURCE_POSITIONS: Final = 1000
 """Topics in which one name can have a position: as many as a user may have by default, 1 MB."""
-DELETED_NAME_RETENTION_MS: Final = 600_000
-"""How long a deleted name is remembered: much longer than a broker can delay a message."""
 MAX_DELETED_NAMES: Final = 10_000
 """Per shard; beyond it, the earliest are forgotten. About 100 bytes each."""
 
@@ -215,10 +213,9 @@ class Producers(Mapping[int, ProducerState]):
         producer_id = self._tokens.get(token)
         return None if producer_id is None else self[producer_id]
 
-    def deleted_incarnation(self, name: str, at_ms: int) -> int:
-        """Return the incarnation up to which ``name`` cannot be opened at ``at_ms``, because it was deleted; or -1."""
-        earliest_ms = at_ms - DELETED_NAME_RETENTION_MS
-        found = (each.incarnation for each in self.deleted if each.name == name and each.at_ms > earliest_ms)
+    def deleted_incarnation(self, name: str, forgotten_ms: int) -> int:
+        """Return up to which incarnation ``name`` cannot be opened, because it was deleted after that time; or -1."""
+        found = (each.incarnation for each in self.deleted if each.name == name and each.at_ms > forgotten_ms)
         return max(found, default=-1)
 
     def named_after(self, name: str | None) -> Iterator[ProducerState]:
@@ -269,12 +266,12 @@ class Producers(Mapping[int, ProducerState]):
             self.with_window[producer_id] = producer
             self.with_window.move_to_end(producer_id)
 
-    def delete(self, producer_id: int, at_ms: int) -> None:
-        """Remove a named producer for good, and remember its name for a while."""
+    def delete(self, producer_id: int, at_ms: int, forgotten_ms: int) -> None:
+        """Remove a named producer for good, and remember its name; forget those deleted up to ``forgotten_ms``."""
         producer = self.remove(producer_id)
         assert producer is not None, f"producer {producer_id} does not exist"
         assert producer.name is not None, "a command deletes a named producer"
-        kept = [each for each in self.deleted if each.at_ms > at_ms - DELETED_NAME_RETENTION_MS]
+        kept = [each for each in self.deleted if each.at_ms > forgotten_ms]
         self.deleted = [*kept, DeletedName(producer.name, producer.incarnation, at_ms)][-MAX_DELETED_NAMES:]
 
     def drop_positions(self, topic_id: int) -> None:

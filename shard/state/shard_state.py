@@ -15,7 +15,7 @@ from headgate.model.external_topic import ExternalTopic, imported_segments
 from headgate.model.identifiers import NUMBER_BITS
 from headgate.model.layout import KEY_BUCKETS, Layout
 from headgate.protocol.codec import user_of
-from shard.state.consumers import REMOVED_CONSUMER_RETENTION_MS, RegisteredConsumer, RemovedConsumer
+from shard.state.consumers import RegisteredConsumer, RemovedConsumer
 from shard.state.ledger_time import LedgerTime
 from shard.state.producers import FinishedBatch, Producers
 from shard.state.subscription import Subscription
@@ -135,10 +135,9 @@ class DeletedMembers:
     members: list[tuple[str, str, RemovedConsumer]] = field(default_factory=list)
     """(topic, subscription, consumer), latest last; names, because ids are not used again."""
 
-    def add(self, subscriptions: Iterable[Subscription], at_ms: int) -> None:
-        """Add the consumers of ``subscriptions``, which are deleted at ``at_ms``, and forget those of long ago."""
-        earliest_ms = at_ms - REMOVED_CONSUMER_RETENTION_MS
-        members = [member for member in self.members if member[2].at_ms > earliest_ms]
+    def add(self, subscriptions: Iterable[Subscription], at_ms: int, forgotten_ms: int) -> None:
+        """Add the consumers of ``subscriptions``, deleted at ``at_ms``, and forget those up to the other time."""
+        members = [member for member in self.members if member[2].at_ms > forgotten_ms]
         for deleted in subscriptions:
             members += [(deleted.topic, deleted.name, consumer) for consumer in deleted.consumers.known(at_ms)]
         self.members = members[-MAX_DELETED_MEMBERS:]
@@ -151,8 +150,8 @@ class DeletedMembers:
 MAX_REMEMBERED_COMMANDS = 10_000
 """Commands stored by token, so that a repeated command is not executed twice. About 100 bytes each."""
 LEAST_REMEMBERED_COMMANDS = 256
-COMMAND_RETENTION_MS = 600_000
-"""For how long more than those are stored: much longer than a client repeats a command, or a broker can delay it."""
+MEMORY_MS = 600_000
+"""For how long more commands, deleted names and removed consumers are known: longer than a copy can be delayed."""
 
 
 _FREQUENT = (e.RecordsAcknowledged, e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
@@ -196,6 +195,12 @@ class ShardState:
         """Ledger time: the ``at_ms`` of the newest chunk."""
         return self.time.at_ms
 
+    @property
+    def forgotten_ms(self) -> int:
+        """Ledger time up to which nothing is expected any more; 0: unknown, as this leader's clock may be ahead."""
+        until_ms = self.at_ms - MEMORY_MS
+        return until_ms if until_ms >= self.terms.started_at_ms else 0
+
     def release(self) -> None:
         """Free what is large. No entry is applied any more, and the state is shown as empty."""
         self.topics, self.topics_by_id, self.subscriptions = {}, {}, {}
@@ -232,7 +237,7 @@ class ShardState:
             case e.ProducersExpired():
                 self.producers.expire(entry)
             case e.ProducerDeleted():
-                self.producers.delete(entry.producer_id, self.at_ms)
+                self.producers.delete(entry.producer_id, self.at_ms, self.forgotten_ms)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
             case e.ConsumerRegistered() | e.ConsumerRemoved():
@@ -299,12 +304,13 @@ class ShardState:
     def _subscription_deleted(self, entry: e.SubscriptionDeleted) -> None:
         subscription = self.subscriptions.pop(entry.subscription_id)
         del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
-        self.deleted_members.add([subscription], self.at_ms)
+        self.deleted_members.add([subscription], self.at_ms, self.forgotten_ms)
         self.usage.add_subscription(subscription, -1)
 
     def _consumers_changed(self, entry: e.ConsumerRegistered | e.ConsumerRemoved) -> None:
         subscription = self.subscriptions[entry.subscription_id]
         self.usage.add_consumer(subscription.consumers.get(entry.consumer), -1)
+        subscription.consumers.forget_removed(self.forgotten_ms)
         subscription.apply(entry, self.at_ms)
         self.usage.add_consumer(subscription.consumers.get(entry.consumer))
 
@@ -340,7 +346,7 @@ class ShardState:
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         for subscription in topic.subscriptions.values():
             del self.subscriptions[subscription.subscription_id]
-        self.deleted_members.add(topic.subscriptions.values(), self.at_ms)
+        self.deleted_members.add(topic.subscriptions.values(), self.at_ms, self.forgotten_ms)
         self._add_tombstones(topic, sorted(topic.layout.segments))
 
     def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled) -> None:
@@ -392,11 +398,9 @@ class ShardState:
         if not token:
             return  # No client repeats it: no command, or the leader decided it without a request.
         self.commands[token] = self.at_ms
-        earliest_ms, oldest = self.at_ms - COMMAND_RETENTION_MS, next(iter(self.commands))
-        if earliest_ms < self.terms.started_at_ms:
-            earliest_ms = 0  # How long ago others were stored is unknown: this leader's clock may be ahead.
+        forgotten_ms, oldest = self.forgotten_ms, next(iter(self.commands))
         while len(self.commands) > (
-            LEAST_REMEMBERED_COMMANDS if self.commands[oldest] < earliest_ms else MAX_REMEMBERED_COMMANDS
+            LEAST_REMEMBERED_COMMANDS if self.commands[oldest] < forgotten_ms else MAX_REMEMBERED_COMMANDS
         ):
             del self.commands[oldest]
             oldest = next(iter(self.commands))

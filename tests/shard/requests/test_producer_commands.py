@@ -33,7 +33,7 @@ from shard.requests.producer_commands import (
     open_producer,
 )
 from shard.requests.verdicts import judge_batch
-from shard.state.producers import DELETED_NAME_RETENTION_MS
+from shard.state.shard_state import MEMORY_MS
 from shard.subscriptions.refusal import Refusal
 from tests.support.samples.stored_batches import stored_batch
 from tests.support.whole_state import decode_snapshot
@@ -241,7 +241,7 @@ def test_a_deleted_name_is_free_once_no_copy_can_arrive(shard: Shard) -> None:
     """A machine whose clock is slow is not shut out for good."""
     shard.open("b", name="loader")
     shard.do(delete_producer(DeleteProducer(producer="loader", token="gone"), shard.state))
-    shard.state.begin_chunk(shard.state.chunk + 1, 1 + DELETED_NAME_RETENTION_MS)
+    shard.state.begin_chunk(shard.state.chunk + 1, 1 + MEMORY_MS)
 
     assert shard.identity("a", name="loader").created
 

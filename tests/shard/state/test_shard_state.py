@@ -271,6 +271,21 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
     assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
 
 
+@pytest.mark.parametrize(("age_ms", "term", "known"), [(599_999, 0, True), (600_000, 0, False), (600_000, 1, True)])
+def test_removed_consumers_and_deleted_names_are_remembered_until_a_leader_has_led_for_ten_minutes(age_ms, term, known):
+    ids = {"topic_id": 1, "subscription_id": 2, "incarnation": 1}
+    joined = [e.ConsumerRegistered(**ids, consumer=name, client_id="c") for name in ("ada", "bob")]
+    opened = e.ProducerOpened(producer_id=7, producer_epoch=0, token="o", user="u", name="loader", incarnation=3)
+    left = e.ConsumerRemoved(**ids, consumer="ada", reason="left")
+    state = state_after([CREATED, subscribed(), *joined, opened], [left, e.ProducerDeleted(producer_id=7, token="d")])
+    entries = [e.TermStarted(leader_epoch=1, instance="a")] * term
+    entries += [e.ConsumerRemoved(**ids, consumer="bob", reason="evicted")]
+    state.apply_all(entries, chunk=state.chunk + 1, at_ms=state.at_ms + age_ms)
+
+    assert known == bool(state.subscriptions[2].consumers.find_removed("ada", 1, "c"))
+    assert (3 if known else -1) == state.producers.deleted_incarnation("loader", state.forgotten_ms)
+
+
 def test_consumers_of_a_deleted_topic_do_not_come_back_with_a_new_topic_of_the_name() -> None:
     ids = {"topic_id": 1, "subscription_id": 2}
     ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=2, client_id="c")
@@ -291,7 +306,7 @@ def test_a_limited_number_of_former_consumers_is_remembered() -> None:
         return Subscription(1, "orders", number, "billing", None, "none", consumers=Consumers(removed=left))
 
     members = DeletedMembers()
-    members.add([gone(number) for number in range(12)], 1)
+    members.add([gone(number) for number in range(12)], 1, 0)
 
     found = [member.consumer for member in members.of("orders", "billing")]
     assert (10_000, "2-0", "11-999") == (len(found), found[0], found[-1])

@@ -251,15 +251,6 @@ def test_an_entry_without_balance_or_capacity_has_the_defaults() -> None:
     assert (100, "count") == (known.consumers["ada"].capacity, known.balance)
 
 
-def test_a_removed_consumer_is_remembered_for_ten_minutes() -> None:
-    known = held()
-    known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 1000)
-    for at_ms, remembered in [(600_999, True), (601_000, False)]:
-        known.apply(e.ConsumerRegistered(**IDS, consumer="cyd", incarnation=1, client_id="cyd"), at_ms)
-        known.apply(e.ConsumerRemoved(**IDS, consumer="cyd", incarnation=1, reason="evicted"), at_ms)
-        assert remembered == bool(known.consumers.find_removed("ada", 1, "ada"))
-
-
 def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
     known = subscription()
     for n in range(1001):
