@@ -7,7 +7,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.model.layout import BucketRange, slice_fields
 from headgate.protocol import requests
-from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit, stored_dead_letters
+from shard.subscriptions import deliveries
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -27,25 +27,21 @@ def generation(harness: CoordinatorHarness) -> int:
     return harness.subscription.holdings[0].generation
 
 
-def begin(
-    harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10, **other: object
-) -> tuple[object, ...]:
+def begin(harness, *records: tuple[int, int], limit: int = 10, **other: object) -> tuple[object, ...]:
     """Begin (offset, delivery) pairs; return the offsets that begin, and the reply."""
     named = [
         requests.BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count)
         for offset, count in records
     ]
     request = requests.BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
-    begun, reply = judge_begun(harness.subscription, harness.topic, request, limit)
+    begun, reply = deliveries.judge_begun(harness.subscription, harness.topic, request, limit)
     return [offset for _, offset, _, _ in begun], reply.rejected, reply.delayed
 
 
 def fail(harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10) -> tuple[object, ...]:
-    named = [
-        requests.NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records
-    ]
+    named = [requests.NegativeAcknowledgement(0, generation(harness), at, 3, count, 500) for at, count in records]
     batch = requests.AcknowledgeBatch(**ADA, negative=named)
-    failed, rejected = judge_failed(harness.subscription, harness.topic, batch, limit, now_ms=1000)
+    failed, rejected = deliveries.judge_failed(harness.subscription, harness.topic, batch, limit, now_ms=1000)
     return failed, rejected
 
 
@@ -96,9 +92,10 @@ async def test_a_confirmation_of_a_dead_letter_of_another_history_has_no_effect(
     """After an older ledger was put back, another record may have the number."""
     die(harness, 1, "dead")
     died_at_ms = harness.subscription.redelivery.attempts[0][1].died_at_ms
-    for at_ms, found in ((died_at_ms + 1, {}), (died_at_ms, {1: (0, 1)})):
-        confirmed = requests.ConfirmDeadLetters(**ADA, stored=[(1, at_ms)])
-        assert found == stored_dead_letters(harness.subscription, confirmed)
+    assert [(0, "the delivery has ended")] == begin(harness, (1, 3))[1]
+    for at_ms, who, found in ((died_at_ms + 1, "ada", {}), (died_at_ms, "eve", {}), (died_at_ms, "ada", {1: (0, 1)})):
+        confirmed = requests.ConfirmDeadLetters(**ADA | {"consumer": who}, stored=[(1, at_ms)])
+        assert found == deliveries.stored_dead_letters(harness.subscription, confirmed)
 
 
 async def test_dead_letters_wait_for_none_of_a_topic_that_takes_none(harness: CoordinatorHarness) -> None:
@@ -107,17 +104,18 @@ async def test_dead_letters_wait_for_none_of_a_topic_that_takes_none(harness: Co
     with patch("shard.subscriptions.deliveries.MAX_DEAD_LETTERS", 2):
         replies = [harness.heartbeat("ada", dead_letter_problem=each) for each in ("", "gone: there is no such topic")]
     assert [[1, 2], [1, 4]] == [[letter.number for letter in reply.dead_letters] for reply in replies]
+    assert "ada" == deliveries.sender_of(harness.subscription)
+    harness.disconnect("anonymous/client-ada")
+    assert deliveries.sender_of(harness.subscription) is None
 
 
 async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
     assert ([1, 2], [], [2]) == begin(harness, (1, 2), (2, 1), (3, 1), limit=2)
-    assert ([(0, 1, 3, 1500, "")], [0]) == (
-        (found := fail(harness, (3, 1), (1, 2), limit=1))[0],
-        [index for index, _ in found[1]],
-    )
+    failed, rejected = fail(harness, (3, 1), (1, 2), limit=1)
+    assert ([(0, 1, 3, 1500, "")], [0]) == (failed, [index for index, _ in rejected])
     harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2)
     assert ([3], [], []) == begin(harness, (3, 1), limit=1)
-    assert [10_000, 9] == [record_limit(Mock(tails=range(segments))) for segments in (1, 4096)]
+    assert [10_000, 9] == [deliveries.record_limit(Mock(tails=range(segments))) for segments in (1, 4096)]
 
 
 async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness: CoordinatorHarness) -> None:
@@ -133,6 +131,9 @@ async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness:
     grant = e.SegmentGranted(topic_id=1, subscription_id=2, **slice_fields(other), consumer="ada", generation=9)
     harness.subscription.holdings.grant(grant, 0)
     assert harness.acknowledge("ada", other, 5, first_offset=4) is None, "the dead one is in bucket 3"
+    harness.propose(e.DeliveriesBegun(topic_id=1, subscription_id=2, records=[(0, 5, 3, 8)]))
+    for part, found in ((other, []), (BucketRange(0, 0, 8), [4])):
+        assert found == [each.offset for each in deliveries.failed_in(harness.subscription, harness.topic, part, 0)]
     begun = requests.BeginDeliveries(**ADA, records=[requests.BegunRecord(0, 9, 6, 3, 1)])
-    [(_, reason)] = judge_begun(harness.subscription, harness.topic, begun, 9)[1].rejected
+    [(_, reason)] = deliveries.judge_begun(harness.subscription, harness.topic, begun, 9)[1].rejected
     assert "generation 9 of segment 0 has no offset 6 in bucket 3" == reason
