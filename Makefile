@@ -57,7 +57,8 @@ SBOM ?= dist/headgate.cdx.json
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo chaos scale conformance test tiers servers client-newest test-tls check lint format unit contract simulation security spark \
-  system simulate nightly mutation docs performance record constraints deb deb-test sbom clean
+  system simulate nightly mutation docs performance record constraints deb deb-test sbom clean \
+  unit-headgate unit-controller unit-shard unit-others
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -167,8 +168,16 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+# Each process collects its own folders only: to compile, import and collect all of them takes as long as the tests.
 unit: $(TEST_STAMP) ## Run the unit tests
-	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal -m "$(UNIT)"
+	@$(MAKE) --no-print-directory -j $(UNIT_WORKERS) --output-sync=target unit-headgate unit-controller unit-shard unit-others
+
+unit-headgate: FOLDERS := tests/headgate --ignore=tests/headgate/client
+unit-controller: FOLDERS := tests/controller tests/headgate/client
+unit-shard: FOLDERS := tests/drain tests/shard
+unit-others: FOLDERS := tests $(addprefix --ignore=tests/, controller drain headgate shard)
+unit-headgate unit-controller unit-shard unit-others: $(TEST_STAMP)
+	$(BIN)/pytest -q -m "$(UNIT)" $(FOLDERS)
 
 # One resolution for all: the smaller files are parts of the largest.
 constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions allow, with their hashes
