@@ -2,9 +2,13 @@
 
 A producer's span ends with the reply. This one shows which part of that time was the write of the chunk. It is linked
 to the span of each sampled record, up to `MAX_LINKS`. A leader without an SDK has none of this: nothing is asked for a
-record or a chunk. With one, a chunk costs a look at the headers of its records.
+record or a chunk. With one, a chunk costs a look at the headers of its records. A fault of what is installed in it,
+such as a sampler or a processor, costs spans and never the term.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -15,13 +19,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from controller.context.leader_context import OnDurable, OnRecords, TraceCommits
 from headgate.ledger.chunk import RecordColumns
-from headgate.model.headers import Headers
+from headgate.log.event_log import get_logger
 
 MAX_LINKS: Final = 128
 """As many as an SDK keeps. Each takes some 5 µs of the event loop."""
 SAMPLED: Final = tuple(b"%x" % digit for digit in range(1, 16, 2))
 """How a ``traceparent`` ends whose span is kept: the lowest of its flags is set."""
 _extract = TraceContextTextMapPropagator().extract
+log = get_logger(__name__)
 
 
 def installed_tracing() -> TraceCommits | None:
@@ -36,6 +41,14 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
     def trace_commits(shard: int, on_records: OnRecords, on_durable: OnDurable) -> tuple[OnRecords, OnDurable]:
         writing: list[Span] = []
+        report = lru_cache(16)(lambda reason: log.warning("commit.not_traced", shard=shard, reason=reason))  # once each
+
+        @contextmanager
+        def contained() -> Iterator[None]:
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - whatever an installed part raises
+                report(repr(error))
 
         def began(records: RecordColumns) -> None:
             on_records(records)
@@ -46,13 +59,15 @@ def tracing(tracer: Tracer) -> TraceCommits:
                     "messaging.batch.message_count": len(records),
                     "headgate.shard": shard,
                 }
-                writing.append(tracer.start_span("commit", context=Context(), links=links, attributes=attributes))
+                with contained():
+                    writing.append(tracer.start_span("commit", context=Context(), links=links, attributes=attributes))
 
         def durable(chunk: int, data: bytes) -> None:
             while writing:
                 span = writing.pop()
-                span.set_attribute("headgate.chunk", chunk)
-                span.end()
+                with contained():
+                    span.set_attribute("headgate.chunk", chunk)
+                    span.end()
             on_durable(chunk, data)
 
         return began, durable
@@ -61,13 +76,7 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
 
 def _links(records: RecordColumns) -> list[Link]:
-    sampled = islice(filter(None, map(_sampled_parent, records.headers)), MAX_LINKS)
-    spans = (trace.get_current_span(_extract({"traceparent": each}, Context())) for each in sampled)
+    headers = (header for each in records.headers for header in each)
+    sampled = (value.decode("latin-1") for name, value in headers if name == "traceparent" and value.endswith(SAMPLED))
+    spans = (trace.get_current_span(_extract({"traceparent": each}, Context())) for each in islice(sampled, MAX_LINKS))
     return [Link(context) for span in spans if (context := span.get_span_context()).is_valid]
-
-
-def _sampled_parent(headers: Headers) -> str | None:
-    for name, value in headers:
-        if name == "traceparent" and value.endswith(SAMPLED):
-            return value.decode("latin-1")
-    return None

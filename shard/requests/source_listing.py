@@ -55,15 +55,11 @@ def index_listing(request: ImportTopic) -> Steps[dict[str, SegmentImport]]:
             raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
         _check_hashes(item, request.hash_bits)
     yield step_cost(request)
-    _check_unlisted_parents(listed)
-    return (yield from _parents_first(listed, step_cost(request)))
-
-
-def _check_unlisted_parents(listed: Mapping[str, SegmentImport]) -> None:
     for label, item in listed.items():
         for parent in item.parents:
             if parent not in listed and not _LABEL.match(parent):
                 raise LayoutError(f"segment {label!r} has the parent {parent!r}: give printable ASCII without spaces")
+    return (yield from _parents_first(listed, step_cost(request)))
 
 
 def _check_hashes(item: SegmentImport, hash_bits: int) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -107,11 +108,8 @@ async def test_an_error_of_a_handler_or_a_send_is_in_its_span_and_tracing_itself
         "send unknown": ["RequestRejectedError"],
         "process orders": ["ValueError", None],
     }.items():
-        ended = spans.named(name)
-        assert errors == [span.attributes.get("error.type") for span in ended]
-        assert [error is not None for error in errors] == [
-            span.status.status_code == StatusCode.ERROR for span in ended
-        ]
+        ended = [(span.attributes.get("error.type"), span.status.status_code) for span in spans.named(name)]
+        assert [(error, StatusCode.ERROR if error else StatusCode.UNSET) for error in errors] == ended
 
 
 async def test_without_an_sdk_records_get_no_header_and_commits_no_span():
@@ -126,18 +124,21 @@ async def test_without_an_sdk_records_get_no_header_and_commits_no_span():
     assert [()] == [record.headers for record in found]
 
 
-async def test_a_commit_links_to_sampled_records_only_and_to_a_limited_number():
+async def test_a_commit_links_to_a_limited_number_of_sampled_records_and_a_faulty_processor_fails_none():
     spans, world = Spans(), OneShard()
+    faulty = Mock(on_start=Mock(side_effect=[None, OSError("full")]), on_end=Mock(side_effect=OSError("full")))
+    spans.provider.add_span_processor(faulty)
     world.trace_commits = tracing(spans.provider.get_tracer("leader"))
     parents = [b"00-%032x-%016x-%02x" % (n, n, 1 + n % 2 * 2) for n in range(1, MAX_LINKS + 3)]
     unsampled = [b"00-%032x-%016x-02" % (7, 7), b"nonsense-01"]
     async with world.leader():
         await create(world, segments=1)
-        for group in (unsampled, parents):
+        for group in (unsampled, parents, parents[:1]):
             async with Producer(client(world, f"p{len(group)}")) as producer:
                 for parent in group:
                     await producer.send("orders", b"a", b"", headers={"traceparent": parent})
     (commit,) = spans.named("commit")
+    assert (2, 1) == (faulty.on_start.call_count, faulty.on_end.call_count)
     assert list(range(1, MAX_LINKS + 1)) == linked(commit)
 
 

@@ -33,11 +33,6 @@ class _Thread(threading.local):
 _THREAD: Final = _Thread()
 
 
-def is_coroutine_function(function: Callable[..., object]) -> bool:
-    """Return whether ``function``, or an object that can be called, is awaited."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
 def calling_tasks() -> set[asyncio.Task[Any]]:
     """Return the task that this code runs in, and the one that awaits what this thread runs."""
     tasks = {_THREAD.awaited_by}
@@ -59,7 +54,7 @@ def awaitable(function: Callable[..., Any], executor: Executor | None = None) ->
     """Return ``function`` as one that is awaited. ``executor``: its threads; None: those of the event loop."""
     if not callable(function):
         raise ConfigError(f"{function!r:.60} is of type {type(function).__name__}: use a function")
-    if is_coroutine_function(function):
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return function
 
     def guarded(task: asyncio.Task[Any] | None, *args: Any) -> object:
