@@ -304,12 +304,7 @@ class Daemon:
         )
 
     def _controller(
-        self,
-        ledger: Ledger,
-        joined: Joined,
-        transport: Transport,
-        drain_checker: DrainChecker,
-        standby: StandbyMemory,
+        self, ledger: Ledger, joined: Joined, transport: Transport, drain_checker: DrainChecker, standby: StandbyMemory
     ) -> ShardController:
         def new_leader(state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
             settings = self.settings  # Those at the start of the term: `reload` may have changed them.

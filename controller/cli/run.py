@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME_CHARS = 100
 config_option = click.option(
-    "--config",
-    type=FilePath(),
-    metavar="FILE",
-    required=True,
-    help="Settings file of the daemon (TOML).",
+    "--config", type=FilePath(), metavar="FILE", required=True, help="Settings file of the daemon (TOML)."
 )
 
 log = structlog.get_logger(__name__)

@@ -31,9 +31,7 @@ def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus,
 # Summaries
 
 
-async def summaries(
-    leaders: Sequence[ShardLeader],
-) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
+async def summaries(leaders: Sequence[ShardLeader]) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
     """Return all topics and subscriptions of ``leaders`` in a line each, made over turns of the loop."""
     topics: list[TopicSummary] = []
     subscriptions: list[SubscriptionSummary] = []

@@ -333,11 +333,7 @@ class Client:
         return self.transport.publish(codec.requests_topic(self.cluster, shard, self.address), payload, qos=qos)
 
     async def request(
-        self,
-        shard: int,
-        body: AnyRequestBody,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        ledger_id: bytes = b"",
+        self, shard: int, body: AnyRequestBody, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, ledger_id: bytes = b""
     ) -> Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 

@@ -1,6 +1,6 @@
 """The public producer: records in, outcomes out.
 
-1. Records of one topic keep the order in which `Producer.send` accepted them.
+1. Records of one topic keep the order in which `Producer.send` was called, also by several tasks.
 2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. It grows with what is
    unanswered: see `headgate.client.decisions.session_batches`.
 3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
@@ -16,7 +16,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from itertools import accumulate, repeat
 from operator import add
 from typing import Final, Self
@@ -95,6 +96,10 @@ class Producer:
         self._batches_of_topic: dict[str, ShardBatches] = {}
         self._opening: defaultdict[str | int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock for each topic, and one for each shard."""
+        self._waiting = 0
+        """Callers that wait for a lock of a topic, or have one."""
+        self._pausing = 0
+        """Callers that let the loop do other work before they add a record."""
         self._totals = ProducerTotals()
         self._intercepted: Send | None = None
         if interceptors:
@@ -183,7 +188,8 @@ class Producer:
     ) -> Delivery:
         started_at = self._lease.require_own_loop()
         topic = topic if type(topic) is str else require_name("topic", topic)
-        batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
+        known = None if self._waiting else self._batches_of_topic.get(topic)
+        batches = known or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
         size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
         if source_position is not None:
@@ -215,34 +221,38 @@ class Producer:
             raise ConfigError(f"send_many: lists of different lengths: {', '.join(str(len(each)) for each in given)}")
         started_at = self._lease.require_own_loop()
         topic = topic if type(topic) is str else require_name("topic", topic)
-        batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
-        ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
         at_ms = repeat(self._client.now_ms()) if timestamps_ms is None else timestamps_ms
-        if self._intercepted is not None:
-            named = zip(keys, values, at_ms, strict=False)
-            sent = [await self.send(topic, key, value, timestamp_ms=at) for key, value, at in named]
-            return Deliveries([each.part for each in sent])
-        records = list(map(Record, keys, values, at_ms))
-        parts: list[tuple[RecordBatch, int, int]] = []
-        first = before_bytes = 0
-        while first < len(records):
-            await self._let_batches_leave(batches, topic, ends[first] - before_bytes)
-            end = first + batches.capacity(topic, ends, first)
-            size_bytes = ends[end - 1] - before_bytes
-            await self._reserve(batches, size_bytes, started_at)
-            parts.append(batches.extend(topic, records[first:end], size_bytes, started_at))
-            await self._yield_after(size_bytes)
-            first, before_bytes = end, ends[end - 1]
-        return Deliveries(parts)
+        async with self._turn(topic) as batches:
+            ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
+            if self._intercepted is None:
+                records = list(map(Record, keys, values, at_ms))
+                parts: list[tuple[RecordBatch, int, int]] = []
+                first = before_bytes = 0
+                while first < len(records):
+                    await self._let_batches_leave(batches, topic, ends[first] - before_bytes)
+                    end = first + batches.capacity(topic, ends, first)
+                    size_bytes = ends[end - 1] - before_bytes
+                    await self._reserve(batches, size_bytes, started_at)
+                    parts.append(batches.extend(topic, records[first:end], size_bytes, started_at))
+                    await self._yield_after(size_bytes)
+                    first, before_bytes = end, ends[end - 1]
+                return Deliveries(parts)
+        named = zip(keys, values, at_ms, strict=False)
+        sent = [await self.send(topic, key, value, timestamp_ms=at) for key, value, at in named]
+        return Deliveries([each.part for each in sent])
 
     async def _let_batches_leave(self, batches: ShardBatches, topic: str, size_bytes: int) -> None:
         """Pause for one turn of the loop, once per batch, before ``size_bytes`` more start a new one.
 
         A turn reads one reply, so a caller that sends without a pause gets one turn per batch. Otherwise most of the
-        window stays unused until the buffer is full.
+        window stays unused until the buffer is full. A call that comes meanwhile pauses, too, and stays behind.
         """
-        if batches.starts_new_batch(topic, size_bytes):
-            await asyncio.sleep(0)
+        if batches.starts_new_batch(topic, size_bytes) or self._pausing:
+            self._pausing += 1
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._pausing -= 1
 
     async def _reserve(self, batches: ShardBatches, size_bytes: int, started_at: float) -> None:
         """Wait for buffer space. Raises DeliveryFailedError; HeadgateError: the producer is closed."""
@@ -465,10 +475,23 @@ class Producer:
             )
 
     async def _open_shard(self, topic: str) -> ShardBatches:
+        async with self._turn(topic) as batches:
+            return batches
+
+    @asynccontextmanager
+    async def _turn(self, topic: str) -> AsyncGenerator[ShardBatches]:
+        """Wait for those who have called before for ``topic``: records keep the order in which the callers came."""
         self._lease.require_own_loop()
         require_name("topic", topic)
-        async with self._opening[topic]:  # Records keep the order in which the callers came.
-            shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)
+        self._waiting += 1
+        try:
+            async with self._opening[topic]:
+                yield self._batches_of_topic.get(topic) or await self._find_shard(topic)
+        finally:
+            self._waiting -= 1
+
+    async def _find_shard(self, topic: str) -> ShardBatches:
+        shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)
         async with self._opening[shard]:
             batches = self._shard_batches.get(shard)
             if batches is None:

@@ -5,8 +5,7 @@ import { format } from "node:util";
 const files = "connection consumer dead_letters deliveries feed held_segment ledger membership producer producer_session resumption runner waiting";
 const modules = await Promise.all(files.split(" ").map((file) => import(`../node_modules/@headgate/client/src/${file}.mjs`)));
 const { Connection, Consumer, DeadLetters, Deliveries, Feed, HeldSegment, Ledger, Membership, Producer, ProducerSession, Resumption, Runner, sleep } = Object.assign({}, ...modules);
-const [wanted, folder] = process.argv.slice(2);
-const printed = [];
+const [[wanted, folder], printed] = [process.argv.slice(2), []];
 process.exitCode = 1; // also if no program has this name, or it never ends
 function prints(name, expected, program) {
   if (name !== wanted) return;
@@ -30,8 +29,7 @@ function shardThat(ask) {
   Connection.prototype.shardOf = async function () { this.cluster = { ledger_id: "a" }; return shard; };
   return shard;
 }
-const lease = { holds: true };
-const held = { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n };
+const [lease, held] = [{ holds: true }, { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n }];
 const record = (offset, key) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset } });
 /** Return a run of a handler, which has `entries`, and `lease`. */
 const start = (entries, handler, type, options) =>

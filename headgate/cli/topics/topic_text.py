@@ -158,14 +158,7 @@ def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, st
     if segment.label is not None:
         # Only the source knows records and size.
         return (tree, hashes, segment.state, "", "", f"{segment.label}  {note}".rstrip())
-    return (
-        tree,
-        hashes,
-        segment.state,
-        str(segment.next_offset),
-        format_bytes(segment.size_bytes),
-        note,
-    )
+    return (tree, hashes, segment.state, str(segment.next_offset), format_bytes(segment.size_bytes), note)
 
 
 def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | None]]:

@@ -9,7 +9,6 @@ delivery.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -83,13 +82,13 @@ class ByteBudget:
         try:
             await ready
         except asyncio.CancelledError:
-            if ready.done() and not ready.cancelled():
+            if not ready.cancelled():
                 self.release(shard, size_bytes)
-            else:
-                with contextlib.suppress(ValueError):  # removed already
-                    waiters.remove(entry)
-                self._wake()
             raise
+        finally:
+            waiters.remove(entry)  # Until now it has kept later callers behind it.
+            if not (waiters and waiters[0][1].done()):
+                self._wake()
 
     def release(self, shard: int, size_bytes: int) -> None:
         before = self._used[shard]
@@ -113,13 +112,11 @@ class ByteBudget:
 
     def _wake(self) -> None:
         for shard, waiters in self._waiters.items():
-            while waiters:
-                size_bytes, ready = waiters[0]
+            for size_bytes, ready in waiters:
                 if not ready.done():
                     if not self._admit(shard, size_bytes):
                         break
                     ready.set_result(None)
-                waiters.popleft()
 
 
 def wire_bytes(key: bytes, value: bytes, headers: Headers) -> int:
@@ -246,10 +243,6 @@ class RecordBatch:
     def source(self) -> str | None:
         """See `Sendable`."""
         return None if self.position is None else self.topic
-
-    def accepts_deadline(self, deadline: float) -> bool:
-        """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
-        return deadline > self._group_deadline - DEADLINE_RESOLUTION_SECONDS
 
     def add(
         self,

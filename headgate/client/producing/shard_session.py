@@ -379,7 +379,7 @@ class ShardBatches:
     def _accepting(self, topic: str, size_bytes: int, deadline: float) -> _OpenBatch:
         """Return the open batch of ``topic``, or a new one if ``size_bytes`` more do not fit."""
         opened = self._open.get(topic)
-        if opened is not None and not (self._fits(opened, size_bytes) and opened.batch.accepts_deadline(deadline)):
+        if opened is not None and not self._fits(opened, size_bytes):
             self._seal(topic)
             opened = None
         if opened is None:

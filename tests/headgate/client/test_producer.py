@@ -433,34 +433,36 @@ async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
     assert 0 == producer.metrics().buffered_bytes
 
 
-async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones(cluster):
-    """It is buffered behind them, and does not share their batch."""
-    settings = ProducerSettings(
-        request_timeout_seconds=1, delivery_timeout_seconds=10, buffer_bytes=300, guaranteed_bytes=1
+@pytest.mark.parametrize("buffer", [{}, {"buffer_bytes": 4000, "guaranteed_bytes": 2000}], ids=["large", "small"])
+async def test_records_are_stored_in_the_order_of_the_calls_whatever_a_call_waits_for(buffer, cluster):
+    """For its topic, for a turn of the loop, for another call, or for buffer space. Later calls come in between."""
+    settings, values, calls = (
+        ProducerSettings(batch_bytes=1000, **buffer),
+        [b"%d" % number for number in range(4501)],
+        [],
     )
-    loop = asyncio.get_running_loop()
-    results = []
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
+        for number in range(2500):
+            calls.append(asyncio.create_task(producer.send("orders", b"k", values[number])))
+            if number >= 1000:
+                await (calls[0] if number == 1000 else asyncio.sleep(0))
+        calls.append(asyncio.create_task(producer.send_many("orders", [b"k"] * 2000, values[2500:4500])))
+        for sent in await asyncio.gather(*calls, producer.send("orders", b"k", values[4500])):
+            await sent
 
-    async def timed(value: bytes) -> None:
-        began = loop.time()
-        delivery = await producer.send("orders", b"k", value)
-        results.append(await _timed_outcome(delivery, began))
+    assert values == cluster.stored
 
-    async def send_younger(first) -> None:
-        await first
-        await timed(b"younger")
 
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
-        await producer.open("orders")
-        leader.script.append("delay")
+async def test_a_record_that_waits_for_buffer_space_precedes_those_that_are_sent_once_there_is_some(cluster):
+    settings = ProducerSettings(buffer_bytes=300, guaranteed_bytes=1)
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         first = await producer.send("orders", b"k", bytes(250))
-        sending = [asyncio.ensure_future(send_younger(first)), asyncio.ensure_future(timed(b"waited"))]
-        await asyncio.sleep(0.5)
-        leader.answers = False
-        await asyncio.gather(*sending)
+        waits = asyncio.create_task(producer.send("orders", b"k", b"waits"))
+        await first
+        for sent in (await producer.send("orders", b"k", b"younger"), await waits):
+            await sent
 
-    assert [DeliveryFailedError, DeliveryUnknownError] == [type(what) for what, _ in results]
-    assert all(10 <= after < 10.02 for _, after in results)
+    assert [bytes(250), b"waits", b"younger"] == cluster.stored
 
 
 async def _timed_outcome(delivery, began: float) -> tuple[RecordMetadata | HeadgateError, float]:
