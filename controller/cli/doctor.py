@@ -33,6 +33,7 @@ from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.sections import LogSettings
 from drain.backlog.results import newest_result
 from drain.checker.connection import Connection
+from drain.checker.supervisor import SupervisorTimes
 from drain.protocol import CountedLedger, DrainCheckError, Ping, Pong, wrong_ledger
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
@@ -67,7 +68,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
     found += await _zookeeper(settings, timeout_seconds)
     found += await _broker(settings, timeout_seconds)
     found += await _store(settings)
-    found += await counted_ledger(settings, timeout_seconds)
+    found += await counted_ledger(settings, SupervisorTimes().ping)  # As patient as a daemon: it counts meanwhile.
     return found
 
 
@@ -212,8 +213,7 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
     if not own.ledger_id:
         return []  # No daemon has started on it.
     try:
-        found = _of_process(settings, timeout_seconds) if drain.results is None else _of_results(drain.results)
-        counted = await found
+        counted = await (_of_results(drain.results) if drain.results else _of_process(settings, timeout_seconds))
     except DrainCheckError as error:
         if drain.spawn and error.failure == "unreachable":
             return []  # The daemon does not run now, and starts the process itself.
