@@ -170,7 +170,7 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 
 # Each process collects its own folders only: to compile, import and collect all of them takes as long as the tests.
 unit: $(TEST_STAMP) ## Run the unit tests
-	@$(MAKE) --no-print-directory -j $(UNIT_WORKERS) --output-sync=target unit-headgate unit-controller unit-shard unit-others
+	@$(MAKE) --no-print-directory -j 4 --output-sync=target unit-headgate unit-controller unit-shard unit-others
 
 unit-headgate: FOLDERS := tests/headgate --ignore=tests/headgate/client
 unit-controller: FOLDERS := tests/controller tests/headgate/client
