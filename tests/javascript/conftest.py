@@ -19,15 +19,15 @@ Start = Callable[..., Awaitable[RunningProgram]]
 
 
 @pytest.fixture(scope="session")
-def programs(pytestconfig: pytest.Config) -> Path:
+def programs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the examples and of the tests' programs. It has the packages of the lock file, whose hashes npm checks, and the packed client."""
-    folder = npm_packages(CLIENT, pytestconfig)
+    # Own, as another process packs the client, too.
+    folder = shutil.copytree(npm_packages(CLIENT, pytestconfig), tmp_path_factory.mktemp("npm") / "own", symlinks=True)
     packed = subprocess.run(
         ("npm", "pack", "--silent", "--pack-destination", str(folder), str(CLIENT)), check=True, capture_output=True
     )
     installed = folder / "node_modules" / "@headgate" / "client"
-    shutil.rmtree(installed, ignore_errors=True)
-    installed.mkdir(parents=True)
+    installed.mkdir(parents=True, exist_ok=True)
     archive = folder / packed.stdout.decode().split()[-1]
     subprocess.run(("tar", "-xzf", str(archive), "-C", str(installed), "--strip-components=1"), check=True)
     # A program inside of a package with this name would import that package itself.
