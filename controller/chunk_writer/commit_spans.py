@@ -8,7 +8,6 @@ such as a sampler or a processor, costs spans and never the term.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -41,14 +40,16 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
     def trace_commits(shard: int, on_records: OnRecords, on_durable: OnDurable) -> tuple[OnRecords, OnDurable]:
         writing: list[Span] = []
-        report = lru_cache(16)(lambda reason: log.warning("commit.not_traced", shard=shard, reason=reason))  # once each
+        reported: set[type[Exception]] = set()
 
         @contextmanager
         def contained() -> Iterator[None]:
             try:
                 yield
             except Exception as error:  # noqa: BLE001 - whatever an installed part raises
-                report(repr(error))
+                if type(error) not in reported:
+                    reported.add(type(error))
+                    log.warning("commit.not_traced", shard=shard, reason=repr(error))
 
         def began(records: RecordColumns) -> None:
             on_records(records)
@@ -64,9 +65,8 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
         def durable(chunk: int, data: bytes) -> None:
             while writing:
-                span = writing.pop()
                 with contained():
-                    span.set_attribute("headgate.chunk", chunk)
+                    (span := writing.pop()).set_attribute("headgate.chunk", chunk)
                     span.end()
             on_durable(chunk, data)
 
