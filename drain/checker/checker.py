@@ -1,7 +1,8 @@
 """The daemon's client of the Spark process: sends drain and backlog queries, and reconnects.
 
 1. A connection that breaks, also one without a query, is reopened with short pauses and jitter: those who would ask
-   pause for much longer after failures. The state is `degraded` until the process answers a ping.
+   pause for much longer after failures. The state is `degraded` until the process answers a ping. A query that is
+   not answered in time says nothing about the process, which may count for long: a ping decides.
 2. Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
    closed and never opens one.
 3. An answer about another ledger is a failure, whatever it says.
@@ -50,7 +51,7 @@ class SparkDrainChecker(BackgroundService):
         rng: random.Random | None = None,
         require_ledger: protocol.RequireLedger = protocol.any_ledger,
     ) -> None:
-        """Bound a query by ``timeout_seconds``, connecting included.
+        """Wait for ``timeout_seconds`` at most for a connection, and as long for an answer.
 
         ``pid``: returns the only process that may answer, None while it does not run. Raises ConfigError if
         ``socket`` is no path of one.
@@ -103,17 +104,16 @@ class SparkDrainChecker(BackgroundService):
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
             raise protocol.DrainCheckError(f"{protocol.MAX_OPEN_REQUESTS} queries are already waiting")
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_seconds
         connection: Connection | None = None
         self._open_requests += 1
         try:
-            connection = await self._connect(deadline)
+            connection = await self._connect()
             sent_at = loop.time()
-            response = await connection.request(request, response_type, deadline - sent_at)
+            response = await connection.request(request, response_type, self._timeout_seconds)
             self._require_ledger(response.ledger)
         except protocol.DrainCheckError as error:
             if self._task is not None:
-                self._on_failure(error, answered=connection is not None and not connection.broken)
+                self._on_failure(error, connection)
             if error.failure == "timed_out":
                 raise protocol.DrainCheckError(f"{error} (drain.run_timeout_seconds)", "timed_out") from error
             raise
@@ -125,10 +125,10 @@ class SparkDrainChecker(BackgroundService):
         self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
         return response
 
-    async def _connect(self, deadline: float) -> Connection:
-        """Return the connection, once there is one; raises DrainCheckError at the loop time ``deadline``."""
+    async def _connect(self) -> Connection:
+        """Return the connection, once there is one; raises DrainCheckError if there is none in time."""
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(self._timeout_seconds):
                 while self._connection is None:
                     self._connection_wanted.set()
                     self._connected.clear()
@@ -144,17 +144,18 @@ class SparkDrainChecker(BackgroundService):
     async def _run(self) -> None:
         while True:
             await self._connection_wanted.wait()
-            if self._failed_attempts:
+            doubted = self._connection
+            if doubted is None and self._failed_attempts:
                 await asyncio.sleep(RECONNECT_BACKOFF.seconds(self._failed_attempts - 1, self._rng.random()))
             try:
-                connection = self._connection = await self._open()
+                connection = self._connection = doubted or await self._open()
             except protocol.DrainCheckError as error:
                 self._failed_attempts += 1
                 self._on_failure(error)
                 continue
             self._connection_wanted.clear()
             self._connected.set()
-            if self._state == "degraded":
+            if doubted or self._state == "degraded":
                 await self._ping(connection)
 
     async def _open(self) -> Connection:
@@ -170,7 +171,7 @@ class SparkDrainChecker(BackgroundService):
             if pong.ledger is not None:
                 self._require_ledger(pong.ledger)
         except protocol.DrainCheckError as error:
-            self._on_failure(error)
+            self._on_failure(error, connection)
         else:
             self._failed_attempts = 0
             self._set_state("ready", f"{self._path} answers")
@@ -183,11 +184,14 @@ class SparkDrainChecker(BackgroundService):
             self._connection_wanted.set()
             self._set_state("degraded", str(error))
 
-    def _on_failure(self, error: protocol.DrainCheckError, *, answered: bool = False) -> None:
+    def _on_failure(self, error: protocol.DrainCheckError, connection: Connection | None = None) -> None:
         """Report ``error``. A process that answers can be asked again, unless it counts another ledger."""
         self._observer.observe(events.DrainCheckFailed(reason=error.failure))
-        if answered and error.failure == "failed":
+        connected = connection is not None and not connection.broken
+        if connected and error.failure == "failed":
             self._set_state("ready", f"{self._path} answers")
+        elif connected and error.failure == "timed_out":
+            self._connection_wanted.set()
         else:
             self._set_state("degraded", str(error))
 

@@ -30,16 +30,14 @@ class Connection:
     def __init__(
         self, path: Path, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], on_broken: OnBroken
     ) -> None:
-        loop = asyncio.get_running_loop()
         self._path = path
         self._reader, self._writer = streams
         self._on_broken = on_broken
         self._ids = itertools.count(1)
         self._in_flight: dict[int, asyncio.Future[protocol.AnyResponse]] = {}
         self._newest_id = 0
-        self._received_at = loop.time()
         self._error: protocol.DrainCheckError | None = None
-        self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
+        self._receiver = asyncio.get_running_loop().create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
     async def open(
@@ -83,15 +81,13 @@ class Connection:
 
         Raises:
             DrainCheckError: no reply in time, an error reply, an invalid reply, or a broken
-                connection. An invalid reply breaks the connection. So does a time-out during which
-                nothing at all was received.
+                connection. An invalid reply breaks the connection. So does the time-out of a ping, but of
+                no other request, which may wait for a long run.
         """
         if self._error is not None:
             raise protocol.DrainCheckError(str(self._error), self._error.failure)
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
         request_id = self._newest_id = next(self._ids)
-        reply: asyncio.Future[protocol.AnyResponse] = loop.create_future()
+        reply: asyncio.Future[protocol.AnyResponse] = asyncio.get_running_loop().create_future()
         self._in_flight[request_id] = reply
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -102,7 +98,7 @@ class Connection:
                 response = await reply
         except TimeoutError as error:
             late = protocol.DrainCheckError(f"no answer from {self._path} within {timeout_seconds:.3g} s", "timed_out")
-            if self._received_at < sent_at:
+            if isinstance(request, protocol.Ping):
                 self._fail(late)
             raise late from error
         finally:
@@ -122,7 +118,6 @@ class Connection:
     async def _receive_loop(self) -> None:
         try:
             while (line := await self._reader.readline()).endswith(b"\n"):
-                self._received_at = asyncio.get_running_loop().time()
                 self._deliver(protocol.decode_response(line))
             self._fail(
                 protocol.DrainCheckError(f"{self._path} closed the connection before it answered", "unreachable")

@@ -10,6 +10,7 @@ import pytest
 
 from drain import protocol
 from drain.checker.checker import SparkDrainChecker
+from drain.checker.connection import Connection
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     BacklogRequest,
@@ -55,12 +56,6 @@ def query(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuery
     return DrainQuery(shard, 1, 2, 0, frozenset(segments), at_least_chunk)
 
 
-async def test_the_drained_segments_among_those_in_the_query_are_returned(service, tmp_path):
-    service.drained = frozenset({1, 3, 5})
-    async with checker_at(tmp_path) as checker:
-        assert (await checker.drained(query(1, 2, 3))).drained == {1: 4, 3: 4}
-
-
 async def test_replies_may_arrive_in_another_order_and_after_their_requests_timed_out(tmp_path):
     """The server answers the second request first, and the first one only after it timed out."""
 
@@ -69,7 +64,8 @@ async def test_replies_may_arrive_in_another_order_and_after_their_requests_time
         writer.write(
             encode_line(DrainedResponse(id=second.id, drained=dict.fromkeys(second.query.segments, 4), watermark=1))
         )
-        third = decode_request(await reader.readline())
+        ping, third = [decode_request(await reader.readline()) for _ in range(2)]
+        writer.write(encode_line(protocol.Pong(id=ping.id, runs=0)))
         for each in (first, third):
             drained = dict.fromkeys(each.query.segments, 4)
             writer.write(encode_line(DrainedResponse(id=each.id, drained=drained, watermark=1)))
@@ -121,13 +117,6 @@ async def test_a_reply_that_is_based_on_too_old_a_chunk_is_an_error(service, tmp
         assert (await checker.drained(query(1, at_least_chunk=41))).drained == {1: 4}
 
 
-async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
-    service.error = "chunks/shard=0000/000000000002.parquet is cut short"
-    async with checker_at(tmp_path) as checker:
-        with pytest.raises(DrainCheckError, match="cut short"):
-            await checker.drained(query(1))
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -167,22 +156,40 @@ async def test_no_answer_is_believed_while_the_own_process_does_not_run(service,
     assert (states, service.connections) == ([("degraded", "the Spark process does not run")], 0)
 
 
-async def test_a_hang_is_an_error_after_the_time_limit_and_closes_the_connection(service, tmp_path):
+async def test_a_hang_is_an_error_and_a_process_that_is_connected_and_answers_no_ping_is_not_ready(service, tmp_path):
+    """It is suspended: the kernel accepts the connections."""
     service.may_answer.clear()
-    observer = RecordingObserver()
-    async with checker_at(tmp_path, timeout_seconds=1.0, observer=observer) as checker:
+    states, observer = [], RecordingObserver()
+    settings = {"timeout_seconds": 0.05, "on_state": lambda *state: states.append(state[0]), "observer": observer}
+    async with checker_at(tmp_path, **settings) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
             await checker.drained(query(1))
         assert observer.of(events.DrainCheckFailed)[0] == events.DrainCheckFailed(reason="timed_out")
+        await until(lambda: service.connections == 2)
+        assert states == ["degraded"]
         service.may_answer.set()
+        await until(lambda: states == ["degraded", "ready"])
+
+
+async def test_a_process_that_counts_for_longer_than_the_limit_stays_ready_and_connected(service, tmp_path):
+    service.counts = False
+    states = []
+    settings = {"timeout_seconds": 0.5, "on_state": lambda *state: states.append(state[0])}
+    async with checker_at(tmp_path, **settings) as checker:
+        with pytest.raises(DrainCheckError, match="no answer from"):
+            await checker.drained(query(1))
+        await until(lambda: states)
+        service.counts = True
         await checker.drained(query(1))
 
-    assert service.connections == 2
+    assert (service.connections, states) == (1, ["ready"])
 
 
-async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path):
+async def test_a_query_waits_for_a_process_that_is_still_starting_and_gives_it_the_whole_limit(tmp_path, monkeypatch):
     fake = FakeDrainService()
     fake.drained = frozenset({1})
+    limits, request = set(), Connection.request
+    monkeypatch.setattr(Connection, "request", lambda *given: limits.add(given[-1]) or request(*given))
     degraded = asyncio.Event()
     settings = {"on_state": lambda state, reason: degraded.set()}
     async with checker_at(tmp_path, **settings) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
@@ -190,6 +197,7 @@ async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path):
         await degraded.wait()
         async with started(fake, tmp_path):
             assert (await waiting).drained == {1: 4}
+    assert limits == {60.0}
 
 
 @pytest.mark.virtual_time
@@ -202,21 +210,6 @@ async def test_a_process_that_has_ended_is_looked_for_every_second_without_a_que
         failed = len(observer.of(events.DrainCheckFailed))
         await asyncio.sleep(600)
         assert 600 <= len(observer.of(events.DrainCheckFailed)) - failed <= 1200
-
-
-async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_ready(service, tmp_path):
-    """It is suspended: the kernel accepts the connections."""
-    service.replacement_lines = [None]
-    states = []
-    settings = {"timeout_seconds": 0.05, "on_state": lambda *state: states.append(state[0])}
-    async with checker_at(tmp_path, **settings) as checker:
-        with pytest.raises(DrainCheckError, match="closed the connection"):
-            await checker.drained(query(1))
-        service.may_answer.clear()
-        await until(lambda: service.connections == 3)
-        assert states == ["degraded"]
-        service.may_answer.set()
-        await until(lambda: states == ["degraded", "ready"])
 
 
 async def test_lost_log_lines_of_the_process_are_counted_with_the_own(service, tmp_path):

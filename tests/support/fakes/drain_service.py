@@ -40,6 +40,8 @@ class FakeDrainService:
         self.arrived = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.counts = True
+        """Whether it answers queries too, not only pings."""
         self.replacement_lines: list[bytes | None] = []
         """Replies to send instead, once each; None closes the connection."""
         self._writers: list[asyncio.StreamWriter] = []
@@ -55,6 +57,8 @@ class FakeDrainService:
                 self.requests.append(request)
                 self.arrived.set()
                 await self.may_answer.wait()
+                if not (self.counts or isinstance(request, protocol.Ping)):
+                    continue
                 if self.replacement_lines:
                     line = self.replacement_lines.pop(0)
                     if line is None:
