@@ -9,7 +9,7 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
    that it does not contain, and give their numbers to others.
    A range lacks the records of segments that the source has deleted: the chunks that delete them are copied before it.
 3. Only the ranges that readers read are copied. Their manifests name the destination's id, which it gets now: the copy
-   is another ledger. At the end every number is a chunk, or in such a range.
+   is another ledger. At the end every number is a chunk, or in such a range and in a snapshot.
 4. Nothing is overwritten. A second run continues, and adds what is new.
 5. A destination with other content is refused: its newest chunk must be the source's, too. So is a source whose
    history changes during the run.
@@ -97,6 +97,7 @@ class _Copy:
         ranges = ranges_to_read(await manifest_ranges(self._to.store, self._shard))
         for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
             raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
+        await self._to.newest()  # Raises LedgerError if no snapshot includes what was trimmed.
         await self._to.name_begun()
         return CopiedShard(self._shard, self._last, len(missing) + self._last - last, copied, snapshots)
 

@@ -158,6 +158,15 @@ async def test_chunks_that_are_trimmed_before_they_are_copied_are_in_the_copied_
     await assert_equal_state(source, destination)
 
 
+async def test_a_copy_that_no_snapshot_makes_readable_is_refused() -> None:
+    """The leader has the state in memory, so only its next start would fail. A backup of then would be none."""
+    source, destination = await compacted(24, 20), FakeStore()
+    source.trim(20)
+
+    with pytest.raises(LedgerError, match="chunk 19 is missing, and no snapshot covers it"):
+        await copied(source, destination)
+
+
 async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
     source, destination = await compacted(4, 4), FakeStore()
     del source.store.objects[next(path for path in source.store.objects if path.endswith("facts.parquet"))]
