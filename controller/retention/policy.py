@@ -274,8 +274,8 @@ def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, f
 
     A chunk can be deleted when none of these needs it:
 
-    1. Restore: it is below the oldest retained snapshot, so a damaged newer one costs only time. That snapshot's own
-       chunk is kept, as evidence that the snapshot is not ahead of the ledger.
+    1. Restore: it is below two snapshots, so that one which is damaged later costs only time. The chunk of the older
+       one is kept, as evidence that the snapshot is not ahead of the ledger.
     2. Readers: a manifest, which covers only counted chunks, has covered it for the whole delay. The last chunk of
        such a range is kept as evidence for the count.
     3. Fencing: it is not the first chunk of a term. A deposed leader's next number must stay taken
@@ -287,7 +287,7 @@ def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, f
     one that exists, replaced ones included.
     """
     visible = [chunks for chunks, age_ms in manifests if age_ms >= delay_ms]
-    return 1 if not snapshots else max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
+    return 1 if not snapshots[1:] else max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
 
 
 def deletable(numbers: Iterable[int], *, below: int, term_start_chunks: Iterable[int]) -> list[int]:

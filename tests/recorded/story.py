@@ -64,6 +64,7 @@ async def second_act(world: OneShard) -> None:
     world.ingest = IngestSettings(producer_idle_seconds=60)
     async with world.leader("b") as leader:
         leader.learn_shards(ShardMap((1, 2)))
+        await take_snapshot(world.ledger, least_chunks=1, now_ms=world.now_ms())
         await asyncio.sleep(EXPIRY_SECONDS)
         await send(world, "importer", "orders")
 

@@ -283,12 +283,12 @@ def point(snapshots: list[int], *manifests: tuple[int, int, int]) -> int:
     [
         pytest.param([30, 40], [(1, 20, 0)], 20, id="the last compacted chunk is kept"),
         pytest.param([15, 40], [(1, 20, 0)], 15, id="chunks from the oldest snapshot on are kept"),
-        pytest.param([], [(1, 20, 0)], 1, id="no snapshot"),
-        pytest.param([30], [], 1, id="nothing is compacted"),
-        pytest.param([30], [(1, 20, 5)], 1, id="a manifest younger than the delay"),
-        pytest.param([30], [(1, 10, 4), (11, 20, 5)], 10, id="one manifest younger than the delay"),
-        pytest.param([30], [(11, 20, 0)], 1, id="no manifest covers the first chunks"),
-        pytest.param([60], [(1, 10, 0), (11, 20, 1), (1, 20, 9)], 20, id="replaced manifests count"),
+        pytest.param([30], [(1, 20, 0)], 1, id="one snapshot, which may be damaged later"),
+        pytest.param([30, 40], [], 1, id="nothing is compacted"),
+        pytest.param([30, 40], [(1, 20, 5)], 1, id="a manifest younger than the delay"),
+        pytest.param([30, 40], [(1, 10, 4), (11, 20, 5)], 10, id="one manifest younger than the delay"),
+        pytest.param([30, 40], [(11, 20, 0)], 1, id="no manifest covers the first chunks"),
+        pytest.param([60, 70], [(1, 10, 0), (11, 20, 1), (1, 20, 9)], 20, id="replaced manifests count"),
     ],
 )
 def test_the_trim_point_keeps_what_restore_and_readers_need(

@@ -22,7 +22,7 @@ HOUR = 3_600_000
 
 
 class TrimmingLeader:
-    """A trimmer on a ledger of 12 chunks that is compacted to chunk 9, with a snapshot at 12."""
+    """A trimmer on a ledger of 12 chunks that is compacted to chunk 9, with snapshots at 11 and 12."""
 
     def __init__(self, kept: LedgerInMemory, state: ShardState) -> None:
         self.kept = kept
@@ -59,7 +59,9 @@ class TrimmingLeader:
 
 
 async def compacted_ledger(written_at_ms: int = 0) -> tuple[LedgerInMemory, TrimmingLeader]:
-    kept = LedgerInMemory(12)
+    kept = LedgerInMemory(11)
+    await kept.snapshot()
+    kept.grow()
     await kept.snapshot()
     item, facts = compacted_object(1, 0, "x", size_bytes=70), "compacted/shard=0000/a/facts.parquet"
     await create_manifest(kept.store, manifest(1, 9, item, written_at_ms=written_at_ms, facts=facts))
@@ -82,7 +84,7 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
         events.CompactionAdvanced(shard=0, chunk=9, size_bytes=70) == leader.observer.of(events.CompactionAdvanced)[-1]
     )
     counted = {event.kind: event.count for event in leader.observer.of(events.ObjectsCounted)}
-    assert {"chunk": 7, "snapshot": 1, "manifest": 1, "compacted": 1} == counted
+    assert {"chunk": 7, "snapshot": 2, "manifest": 1, "compacted": 1} == counted
     restored, _ = await kept.restored()
     assert 9 == restored.trimmed_below
 
@@ -138,7 +140,7 @@ async def test_a_shard_is_listed_ever_more_seldom_until_it_is_written_or_compact
 async def test_nothing_is_deleted_while_what_replaces_it_is_lost_or_damaged(folder, lost, reported) -> None:
     """``lost`` None: between two reads of one round."""
     kept, leader = await compacted_ledger()
-    (path,) = (path for path in kept.store.objects if path.startswith(folder))
+    path = next(path for path in kept.store.objects if path.startswith(folder))
     if lost is None:
         kept.store.paths = AsyncMock(side_effect=lambda _: kept.store.objects.pop(path, None) and [])
     else:
