@@ -333,15 +333,15 @@ class ZooKeeperElections:
         # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
         watched_stat = await self._connection.call("exists", f"{folder}/{watched}", watch=contender.watcher)
-        if session != self._contact.session or not self._contact.exists.is_set():
-            # kazoo's threads may deliver the response after a later loss.
-            raise ConnectionLoss("out of contact")
         if watched_stat is None:
             contender.wakeup.set()
             return
         if rank == 0:
             order = await self._succession.arrange(contender, mine, queue, order, folder_stat.version)
             queue = queue_order.in_order(queue, order)
+        if session != self._contact.session or not self._contact.exists.is_set():
+            # kazoo's threads may deliver the response after a later loss.
+            raise ConnectionLoss("out of contact")
         instances = [queue_order.instance_of(name) for name in queue]
         contender.seen = queue_order.SeenQueue(
             instances[0],

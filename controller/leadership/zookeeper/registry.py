@@ -91,7 +91,7 @@ class ZooKeeperRegistry:
         except RefusedError as error:
             raise ElectionsUnreachableError(str(error)) from error
         except (*FAILURES, ConfigError) as error:
-            raise ElectionsUnreachableError(f"ZooKeeper did not store it: {error!r}; try again") from error
+            raise ElectionsUnreachableError(f"ZooKeeper has not confirmed it: {error!r}; try again") from error
 
     async def _change_maintenance(self, path: str, token: str, *, on: bool) -> None:
         """Write what follows from the record that is stored; again, if another leader changes it meanwhile."""

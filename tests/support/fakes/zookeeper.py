@@ -261,7 +261,7 @@ class FakeElections:
 
     async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
-            raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
+            raise election.ElectionsUnreachableError("ZooKeeper has not confirmed it; try again")
         records = self._service.service_state.maintenance
         if not new and name not in records:
             return False
@@ -290,7 +290,7 @@ class FakeElections:
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         if (config := await self.config()) is None:
-            raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
+            raise election.ElectionsUnreachableError("ZooKeeper has not confirmed it; try again")
         self._service.service_state.config = change(config) or config
 
     async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
