@@ -16,18 +16,11 @@ from typing import Final
 
 import msgspec
 
-from headgate.errors import (
-    ForeignObjectError,
-    LedgerError,
-    ObjectExistsError,
-    ObjectMissingError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
+from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger import checksum
 from headgate.ledger.ledger import shard_folders
 from headgate.ledger.objects import IDENTITY_PATH, LEVELS_FOLDER, MANIFESTS_FOLDER, check_json_format
-from headgate.storage.object_store import Store, create_own
+from headgate.storage.object_store import Store, create_if_absent
 
 IDENTITY_FORMAT: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -69,12 +62,7 @@ async def claim_ledger_id(store: Store, url: str) -> str:
     if (found := await read_ledger_id(store, url)) is not None:
         return found
     wanted = await _named_by_a_manifest(store) or secrets.token_hex(16)
-    with suppress(ObjectExistsError):
-        try:
-            await create_own(store, IDENTITY_PATH, identity_object(wanted))
-        except OutcomeUnknownError as error:
-            # The next attempt reads what was written.
-            raise StoreUnavailableError(str(error)) from error
+    await create_if_absent(store, IDENTITY_PATH, identity_object(wanted))
     # Another process may have been first.
     found = await read_ledger_id(store, url)
     if found is None:
@@ -133,9 +121,5 @@ async def name_level(store: Store, level: int, shards: int | None = None) -> Non
 
     Raises StoreUnavailableError: it may not name it yet.
     """
-    with suppress(ObjectExistsError):  # The name is what counts.
-        try:
-            data = checksum.seal_json(msgspec.json.encode(_Level(1, level, shards)))
-            await create_own(store, _path(level), data)
-        except OutcomeUnknownError as error:
-            raise StoreUnavailableError(str(error)) from error
+    # The name is what counts.
+    await create_if_absent(store, _path(level), checksum.seal_json(msgspec.json.encode(_Level(1, level, shards))))

@@ -15,18 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from headgate.errors import (
-    ForeignObjectError,
-    LedgerError,
-    ObjectExistsError,
-    ObjectMissingError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
+from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError
 from headgate.ledger import checksum, chunk, objects
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
-from headgate.storage.object_store import Store, create_own
+from headgate.storage.object_store import Store, create_if_absent, create_own
 
 K = TypeVar("K", int, str)
 T = TypeVar("T")
@@ -86,11 +79,7 @@ class Ledger:
 
     async def name_begun(self) -> None:
         """Return once the store says that this shard has had a term. Raises StoreUnavailableError."""
-        with suppress(ObjectExistsError):  # The name is what counts.
-            try:
-                await create_own(self.store, objects.begun_path(self.shard), checksum.seal_json(b'{"format":1}'))
-            except OutcomeUnknownError as error:
-                raise StoreUnavailableError(str(error)) from error
+        await create_if_absent(self.store, objects.begun_path(self.shard), checksum.seal_json(b'{"format":1}'))
 
     async def require_new(self) -> None:
         """Raise LedgerError if a ledger without chunks has had a term: its objects are gone."""

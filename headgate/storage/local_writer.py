@@ -6,8 +6,9 @@ partial object, even after a power failure. File systems without unnamed files g
 Once a folder has an object, the file of the next one is opened ahead: some file systems take as long for that as for
 the write. An unused one has no name, and ends with the process.
 
-A root that had objects, and is empty or missing, is not created again: its disk has been unmounted. What a leader would
-store in the folder below it, and acknowledge, would be gone once the disk is back.
+A root that had objects, and is empty or missing, is not created again, nor is the folder of a shard: its disk has been
+unmounted. What a leader would store there, and acknowledge, would be gone once the disk is back. The root below a disk
+need not be empty: it may have a note that no disk is mounted, or the try of a write.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailable
 
 THREADS: Final = 8
 """Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
+SHARD_DEPTH: Final = 2
+"""Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
 MAX_FILES_AHEAD: Final = 64
 """One per folder: more than the shards that a daemon should lead. The oldest one is closed for another folder."""
 
@@ -38,7 +41,8 @@ class LocalWriter:
         self._writes = [0] * THREADS
         """Of each thread, begun and not reported."""
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
-        self._has_written = False
+        self._written: set[str] = set()
+        """The folders of shards, or above, that have had an object; the store keeps them when they are empty."""
         self._ahead: dict[str, int] = {}
         """Folder → the file of its next object."""
         weakref.finalize(self, _close_all, self._ahead)
@@ -93,7 +97,7 @@ class LocalWriter:
             except OSError as error:
                 reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
                 raise NotDurableError(reason) from error
-            self._has_written = True
+            self._written.add(self._kept(folder))
         finally:
             os.close(folder_handle)
 
@@ -101,9 +105,17 @@ class LocalWriter:
         """Open ``folder``; create what is missing. Raises OSError: it cannot, or the root's disk is not mounted."""
         with contextlib.suppress(FileNotFoundError):
             return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        if self._has_written and not (self._root.is_dir() and any(self._root.iterdir())):
-            raise FileNotFoundError(errno.ENOENT, f"{self._root} has lost all its objects: mount its disk again")
-        return open_folder(folder)
+        kept = self._kept(folder)
+        if self._written and not (self._root.is_dir() and any(self._root.iterdir())):
+            kept = str(self._root)
+        elif kept not in self._written or os.path.isdir(kept):  # noqa: PTH112 - as above
+            return open_folder(folder)
+        advice = "mount its disk again; if they were removed on purpose, restart this process"
+        raise FileNotFoundError(errno.ENOENT, f"{kept} has lost all its objects: {advice}")
+
+    def _kept(self, folder: str) -> str:
+        """Return ``folder``, or the folder of a shard above it."""
+        return "/".join(folder.split("/")[: len(self._root.parts) + SHARD_DEPTH])
 
     def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
         """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""

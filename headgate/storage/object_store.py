@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -35,14 +35,12 @@ from headgate.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from headgate.storage.local_writer import LocalWriter
+from headgate.storage.local_writer import SHARD_DEPTH, LocalWriter
 
 MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
 """Twice the largest `ingest.queue_bytes`, which limits what waits for the next chunk."""
 MAX_BYTES: Final = {"ledger.json": 64 * 1024, "snapshots": 2 * 1024 * 1024 * 1024, "manifests": 256 * 1024 * 1024}
 """First part of a path → limit in bytes; `MAX_CHUNK_BYTES` for all others."""
-_SHARD_DIRECTORY_DEPTH = 2
-"""Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
 RETRIES: Final[Any] = {
     "max_retries": 7,
     "retry_timeout": timedelta(seconds=8),
@@ -138,12 +136,10 @@ class LocalStore:
         return self._read(path) if self._waits else await asyncio.to_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        return await asyncio.to_thread(
-            lambda: sorted(item.name for item in self._scan(prefix, after) if item.is_file())
-        )
+        return await asyncio.to_thread(self._scan, prefix, os.DirEntry.is_file, after)
 
     async def folders(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(lambda: sorted(item.name for item in self._scan(prefix) if item.is_dir()))
+        return await asyncio.to_thread(self._scan, prefix, os.DirEntry.is_dir)
 
     async def paths(self, prefix: str) -> list[str]:
         return await asyncio.to_thread(self._paths, prefix)
@@ -166,7 +162,7 @@ class LocalStore:
 
     def _read(self, path: str) -> bytes:
         file = f"{self._root}/{path}"
-        try:
+        with _reported("read", file):
             # Before it is opened: a pipe would block, and a device may react.
             found = os.stat(file)  # noqa: PTH116 - a small object is read in the time that pathlib takes
             if not stat.S_ISREG(found.st_mode):
@@ -174,15 +170,12 @@ class LocalStore:
             check_size(path, found.st_size)
             with open(file, "rb") as opened:  # noqa: PTH123 - likewise
                 return opened.read(found.st_size)
-        except FileNotFoundError:
-            raise ObjectMissingError(f"{file} does not exist") from None
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot read {file}: {error.strerror or error}") from error
 
-    def _scan(self, prefix: str, after: str = "") -> list[os.DirEntry[str]]:
+    def _scan(self, prefix: str, kind: Callable[[os.DirEntry[str]], bool], after: str = "") -> list[str]:
         folder = self._root / prefix
         with _reported("list", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
-            return [item for item in items if item.name > after and not item.name.startswith(".")]
+            # ``kind`` asks the disk about a link, and on some file systems about everything.
+            return sorted(each.name for each in items if each.name > after and each.name[0] != "." and kind(each))
         return []
 
     def _paths(self, prefix: str) -> list[str]:
@@ -203,7 +196,7 @@ class LocalStore:
             (self._root / path).unlink(missing_ok=True)
         folder = Path(path).parent
         with contextlib.suppress(OSError):  # Not empty, or already removed.
-            while len(folder.parts) > _SHARD_DIRECTORY_DEPTH:
+            while len(folder.parts) > SHARD_DEPTH:
                 (self._root / folder).rmdir()
                 folder = folder.parent
 
@@ -265,7 +258,8 @@ def _reported(verb: str, path: Path | str) -> Iterator[None]:
     except (OSError, obstore.exceptions.BaseError) as error:
         if verb == "read" and isinstance(error, _MISSING):
             raise ObjectMissingError(f"{path} does not exist") from None
-        raise StoreUnavailableError(f"cannot {verb} {path or 'the bucket'}: {_reason(error)}") from error
+        found = getattr(error, "filename", None) or path or "the bucket"
+        raise StoreUnavailableError(f"cannot {verb} {found}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -327,7 +321,19 @@ async def create_own(store: Store, path: str, data: bytes) -> None:
             raise OutcomeUnknownError(f"{error}; {unread}") from error
         if stored != data:
             raise ObjectExistsError(f"{path} exists, with other content") from error
-        await store.make_durable(path.rpartition("/")[0])
+        try:
+            await store.make_durable(path.rpartition("/")[0])
+        except StoreUnavailableError as undurable:
+            raise NotDurableError(str(undurable)) from undurable
+
+
+async def create_if_absent(store: Store, path: str, data: bytes) -> None:
+    """Return once there is an object at ``path``, this one or another; raises StoreUnavailableError."""
+    with contextlib.suppress(ObjectExistsError):
+        try:
+            await create_own(store, path, data)
+        except OutcomeUnknownError as error:
+            raise StoreUnavailableError(str(error)) from error
 
 
 async def write_problem(store: Store) -> str | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model.layout import BucketRange
-from headgate.protocol.replies import BucketStart, Push
+from headgate.protocol.replies import BucketStart
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -25,10 +25,6 @@ async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarn
 
 def idle(harness: CoordinatorHarness) -> dict[str, str]:
     return {c.consumer: c.idle for c in complete(harness.coordinator.describe()).consumers if c.idle}
-
-
-def grants(messages: list[Push]) -> list[tuple[int, int]]:
-    return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
 async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harness: CoordinatorHarness) -> None:

@@ -193,7 +193,7 @@ async def test_a_fault_of_the_store_ends_the_term_without_a_reply(
     assert ([], seconds) == (shard.sent, int(asyncio.get_running_loop().time()))
 
 
-@pytest.mark.parametrize("cause", ["not written", "unreadable", "not durable"])
+@pytest.mark.parametrize("cause", ["not written", "unreadable", "not durable", "repeated, not durable"])
 async def test_an_unknown_outcome_ends_the_term_without_a_reply(cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk may or may not have been written, or may be lost in a power failure; this leader must not guess."""
     shard = Shard()
@@ -203,6 +203,8 @@ async def test_an_unknown_outcome_ends_the_term_without_a_reply(cause: str, monk
     elif cause == "not durable":
         monkeypatch.setattr(shard.store, "create", AsyncMock(side_effect=NotDurableError("cannot sync")))
         monkeypatch.setattr(shard.store, "read", AsyncMock(side_effect=AssertionError("the cache proves nothing")))
+    elif cause == "repeated, not durable":
+        shard.store.fail_next("unavailable", "make_durable")
     async with running(shard) as (_, task):
         shard.create("a")
         assert Event.OUTCOME_UNKNOWN is await ended(task)

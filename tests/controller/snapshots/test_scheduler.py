@@ -37,10 +37,6 @@ class Reports(RecordingObserver):
     def failures(self) -> int:
         return len(self.of(events.SnapshotJobFailed))
 
-    @property
-    def overdue(self) -> list[float]:
-        return [event.seconds for event in self.of(events.SnapshotOverdueMeasured)]
-
 
 def scheduler(
     store: LocalStore,

@@ -67,14 +67,6 @@ def test_an_object_without_a_seal_has_an_error_of_its_own(data: bytes) -> None:
         c.verify(data)
 
 
-def test_a_damaged_object_has_a_checksum_that_does_not_match() -> None:
-    sealed = bytearray(c.seal(b"v100"))
-    sealed[-4] ^= 8
-
-    with pytest.raises(c.ChecksumError, match=r"its 12 bytes have the checksum [0-9a-f]{8}, expected [0-9a-f]{8}"):
-        c.verify(bytes(sealed))
-
-
 def test_json_has_its_checksum_as_first_field() -> None:
     sealed = c.seal_json(b'{"format":3}')
     c.verify_json(sealed)
@@ -107,17 +99,13 @@ def stored(header: str = '{"format": 3}', key: bytes = KEY) -> bytes:
     return sealed(pa.table({"a": [1, 2]}).replace_schema_metadata({key: header}))
 
 
-def test_an_intact_object_is_opened_with_its_header() -> None:
-    assert b'{"format": 3}' == check_sealed(stored(), "x/1", KEY, 3)
-
-
 @pytest.mark.parametrize(
     ("data", "kind", "complaint"),
     [
         (of_older_format(stored(), 2), LedgerFormatError, "has format 2, this version of headgate reads format 3"),
         (of_newer_format(stored(), 4), LedgerFormatError, "has format 4, .* run the newer version"),
         (unsealed(), LedgerError, "is damaged: its .* bytes have no checksum: headgate did not write them"),
-        (stored().replace(b'"format": 3', b'"format": 2'), LedgerError, "is damaged: .* have the checksum"),
+        (stored().replace(b'"format": 3', b'"format": 2'), LedgerError, r"is damaged: .*sum \w{8}, expected \w{8}"),
         (stored(key=b"other"), LedgerError, "is a Parquet object that headgate did not write"),
         (stored("{"), LedgerError, "has an unreadable header"),
         (stored()[:-9], LedgerError, "is not a readable Parquet object"),

@@ -137,10 +137,3 @@ def test_an_unknown_entry_is_rejected() -> None:
 
     with pytest.raises(LedgerError, match="an entry that this version cannot read"):
         chunk.decode(sealed(table), shard=0, number=1)
-
-
-def test_a_chunk_without_a_column_is_rejected() -> None:
-    table = pq.read_table(io.BytesIO(small_chunk()[1]))
-
-    with pytest.raises(LedgerError, match="has only the columns"):
-        chunk.decode_records(sealed(table.drop_columns(["value"])), shard=3, number=7)

@@ -104,19 +104,21 @@ async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path,
     assert (THREADS, b"x") == (len(used), (tmp_path / "a" / f"{THREADS}").read_bytes())
 
 
-@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+@pytest.mark.parametrize("left", ["an empty folder", "nothing", "a note"])
 async def test_a_root_whose_disk_was_unmounted_gets_no_objects(left: str, tmp_path: Path):
     """A leader would acknowledge what is gone once the disk is back."""
     root, away = tmp_path / "root", tmp_path / "away"
     writer = LocalWriter(root)
     await writer.create("shard/1", b"first")
     root.rename(away)
-    if left == "an empty folder":
+    if left != "nothing":
         root.mkdir()
+    if left == "a note":
+        (root / "not mounted").touch()
 
-    with pytest.raises(StoreUnavailableError, match="root has lost all its objects: mount its disk again"):
+    with pytest.raises(StoreUnavailableError, match=r"/(root|shard) has lost all its objects: mount its disk again"):
         await writer.create("shard/2", b"second")
-    assert not root.exists() or not [*root.iterdir()]
+    assert not (root / "shard").exists()
     shutil.rmtree(root, ignore_errors=True)
     away.rename(root)
     await writer.create("shard/2", b"second")
