@@ -45,7 +45,7 @@ NEWEST_PYTHON := 3.13
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
   tests/headgate/client tests/simulation
 CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/connections/test_broker.py tests/deploy \
-  tests/headgate/lakehouse tests/headgate/transport
+  tests/drain/external tests/headgate/lakehouse tests/headgate/transport
 # Tests start Spark some thirty times; with this archive of its classes, each start takes 4 s less of a processor.
 SPARK_CLASSES := build/spark-classes.jsa
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
@@ -172,9 +172,9 @@ format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 unit: $(TEST_STAMP) ## Run the unit tests
 	@$(MAKE) --no-print-directory -j 4 --output-sync=target unit-headgate unit-controller unit-shard unit-others
 
-unit-headgate: FOLDERS := tests/headgate --ignore=tests/headgate/client
+unit-headgate: FOLDERS := tests/headgate --ignore=tests/headgate/cli --ignore=tests/headgate/client
 unit-controller: FOLDERS := tests/controller tests/headgate/client
-unit-shard: FOLDERS := tests/drain tests/shard
+unit-shard: FOLDERS := tests/drain tests/headgate/cli tests/shard
 unit-others: FOLDERS := tests $(addprefix --ignore=tests/, controller drain headgate shard)
 unit-headgate unit-controller unit-shard unit-others: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "$(UNIT)" $(FOLDERS)

@@ -174,8 +174,7 @@ async def test_a_hang_is_an_error_and_a_process_that_is_connected_and_answers_no
 async def test_a_process_that_counts_for_longer_than_the_limit_stays_ready_and_connected(service, tmp_path):
     service.counts = False
     states = []
-    settings = {"timeout_seconds": 0.5, "on_state": lambda *state: states.append(state[0])}
-    async with checker_at(tmp_path, **settings) as checker:
+    async with checker_at(tmp_path, timeout_seconds=0.5, on_state=lambda *state: states.append(state[0])) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
             await checker.drained(query(1))
         await until(lambda: states)
@@ -186,9 +185,8 @@ async def test_a_process_that_counts_for_longer_than_the_limit_stays_ready_and_c
 
 
 async def test_a_query_waits_for_a_process_that_is_still_starting_and_gives_it_the_whole_limit(tmp_path, monkeypatch):
-    fake = FakeDrainService()
+    fake, limits, request = FakeDrainService(), set(), Connection.request
     fake.drained = frozenset({1})
-    limits, request = set(), Connection.request
     monkeypatch.setattr(Connection, "request", lambda *given: limits.add(given[-1]) or request(*given))
     degraded = asyncio.Event()
     settings = {"on_state": lambda state, reason: degraded.set()}

@@ -40,7 +40,7 @@ from headgate.lakehouse import iceberg
 from tests.support.samples.table_files import InProcessSpark, write_table
 from tests.support.servers.s3_server import BUCKET, SECRET
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.contract
 
 VIEW = ExternalView(topic="orders", labels={0: "a", 1: "b", 2: "c"})
 ROWS = (

@@ -34,6 +34,8 @@ from headgate.reading.stored_rows import SCHEMA
 from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import open_store
 
+pytestmark = pytest.mark.contract
+
 ORIGIN = TopicPosition(topic="orders", topic_id=7, ledger_id="0123456789abcdef" * 2)
 
 
