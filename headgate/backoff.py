@@ -36,8 +36,7 @@ class Backoff:
     def bounds_seconds(self) -> tuple[float, ...]:
         """The longest pause after each failure; the last one holds for all later failures."""
         bounds = (self.first_seconds * 2.0**failures for failures in count())
-        rising = takewhile(lambda bound: bound < self.longest_seconds, bounds)
-        return (*rising, self.longest_seconds)
+        return (*takewhile(lambda bound: bound < self.longest_seconds, bounds), self.longest_seconds)
 
     def bound_seconds(self, failures: int) -> float:
         """Return the longest pause after ``failures`` earlier failures."""

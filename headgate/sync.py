@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import copy
 import functools
 import os
@@ -47,6 +48,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+CANCEL_SECONDS: Final = 5.0
 _SHARED: Final[ContextVar[EventLoopThread | None]] = ContextVar("shared", default=None)
 """The thread of the object that is being created; None: one of its own."""
 
@@ -60,6 +62,7 @@ class EventLoopThread:
         self._loop = self._runner.get_loop()
         self._closed = False
         self._process_id = os.getpid()
+        self._interrupts = threading.local()
         self._thread = threading.Thread(target=self._run_loop, name="headgate-sync", daemon=True)
         self._thread.start()
 
@@ -98,6 +101,9 @@ class EventLoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of ``coroutine``. Ctrl-C cancels it.
 
+        If it has a result nevertheless, that is returned, and the next call raises: a record that was delivered, and
+        that the program has not got, would be acknowledged with the next one.
+
         Raises HeadgateError: this is closed, or belongs to the process that this one was forked from.
         """
         if self._closed or self.forked or threading.current_thread() is self._thread:
@@ -105,14 +111,29 @@ class EventLoopThread:
             self.require_own_process()
             self.require_other_thread()
             raise HeadgateError("this object is closed; create another one")
-        future = asyncio.run_coroutine_threadsafe(_exit_as_value(coroutine), self._loop)
+        if (interrupt := self.take_interrupt()) is not None:
+            coroutine.close()
+            raise interrupt
+        ended: list[tuple[T | None, SystemExit | KeyboardInterrupt | None]] = []
+        future = asyncio.run_coroutine_threadsafe(_end(coroutine, ended), self._loop)
         try:
-            result, exited = future.result()
-        finally:
-            future.cancel()
+            future.result()
+        except BaseException as error:
+            if not future.done():
+                future.cancel()
+                with contextlib.suppress(TimeoutError):  # until the loop has cancelled it
+                    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(CANCEL_SECONDS)
+            if not ended:
+                raise
+            self._interrupts.last = error
+        [(result, exited)] = ended
         if exited is not None:
             raise exited
         return cast("T", result)
+
+    def take_interrupt(self) -> BaseException | None:
+        """Return what has interrupted the last call in this thread although it had a result, once."""
+        return cast("BaseException | None", self._interrupts.__dict__.pop("last", None))
 
     def open(self, kind: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return a `Producer`, `Consumer` or `Admin` that runs in this thread, as in ``open(Producer, config)``."""
@@ -170,10 +191,13 @@ class _Facade(Generic[ClientT]):
         self._loop.require_other_thread()
         self._closed = True
         atexit.unregister(self._close_at_exit)
+        interrupt = self._loop.take_interrupt()
         try:
             self._loop.run(self._client.__aexit__(*cast("Any", exception or (None, None, None))))
         finally:
             self._stop_loop()
+        if interrupt is not None:
+            raise interrupt
 
     def _stop_loop(self) -> None:
         if self._owns_loop:
@@ -188,12 +212,14 @@ class _Facade(Generic[ClientT]):
         return self._loop.run(call())
 
 
-async def _exit_as_value(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, SystemExit | KeyboardInterrupt | None]:
-    """Return the result of ``coroutine``, or the exit that it raised: an exception of that kind ends the loop."""
+async def _end(
+    coroutine: Coroutine[Any, Any, T], ended: list[tuple[T | None, SystemExit | KeyboardInterrupt | None]]
+) -> None:
+    """Add the result of ``coroutine`` to ``ended``, or the exit that it raised: one of that kind ends the loop."""
     try:
-        return await coroutine, None
+        ended.append((await coroutine, None))
     except (SystemExit, KeyboardInterrupt) as error:
-        return None, error
+        ended.append((None, error))
 
 
 async def _open(create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs) -> ClientT:

@@ -144,13 +144,11 @@ class StatusPages:
             raise InvalidQueryError(f"{path[:100]!r} is no path") from None
         match [each for each in url.parts if each != "/"]:
             case [""] | []:
-                overview = await self.source.overview()
-                return await asyncio.to_thread(overview_page, overview, self.runbook_url)
+                return await asyncio.to_thread(overview_page, await self.source.overview(), self.runbook_url)
             case ["topics" | "subscriptions" as kind]:
                 contains, after = url.query.get("contains", ""), url.query.get("after", "")
                 query = Query(limit=LISTED_ROWS, after=after, contains=contains)
-                overview = await self.source.overview()
-                return await asyncio.to_thread(listing_page, kind, overview, query)
+                return await asyncio.to_thread(listing_page, kind, await self.source.overview(), query)
             case ["topics", topic]:
                 return await asyncio.to_thread(topics.topic_page, await self.source.topic(topic, own=False))
             case ["topics", topic, "subscriptions", subscription]:

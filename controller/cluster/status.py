@@ -65,8 +65,7 @@ class ClusterStatus:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
             return await self.peers.topic(leader, topic)
-        document = await topic_document(leader, topic)
-        return replace(document, history=self._history.samples(topic))
+        return replace(await topic_document(leader, topic), history=self._history.samples(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = await self._leader(topic, own=own)

@@ -67,8 +67,7 @@ class OperatorCommands:
     def _defer(self, request: Command) -> Outcome:
         if self._operations is None:
             return Refusal("unavailable", "this leader is in no daemon that knows others")
-        work = partial(self._execute_once, request, self._operations)
-        return Deferred(work, "operator_commands", MAX_PENDING)
+        return Deferred(partial(self._execute_once, request, self._operations), "operator_commands", MAX_PENDING)
 
     async def _execute_once(self, request: Command, operations: Operations) -> Answer:
         token = request.token

@@ -258,8 +258,7 @@ class ShardController:
             assert leader is not None, "no term to follow"
             self._context.elections.pass_on(self.shard, fixed=transfer.reason == "operator")
             tail = TermTail(leader.commit.durable, leader.leader_epoch, self._context.instance)
-            following = self._follow_term(transfer, tail)
-            transfer.wait(tasks.create_task(following, name=f"successor-{self.shard}"))
+            transfer.wait(tasks.create_task(self._follow_term(transfer, tail), name=f"successor-{self.shard}"))
         elif action is Action.PASS_OVER:
             # A daemon that cannot read the ledger must not disturb a successor that leads.
             if transfer.sees_terms:

@@ -250,10 +250,7 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
         ),
         timestamp_index=build_timestamp_index(entry for row in rows for entry in row.timestamp_index),
     )
-    return [
-        replace(first, bucket=bucket, position=ranges.pop_prefix(), above=tuple(ranges))
-        for bucket, ranges in kept.items()
-    ]
+    return [replace(first, bucket=bucket, position=own.pop_prefix(), above=tuple(own)) for bucket, own in kept.items()]
 
 
 def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[StateRow]) -> Backlog:

@@ -64,8 +64,7 @@ def _entries(rows: pa.Table) -> pa.Table:
 
 def _ranges(rows: pa.Table) -> pa.Table:
     """Return the ranges of each subscription in each segment, most of those that overlap or touch as one."""
-    once = grouped(rows, "name label first", "end=max:end")
-    return joined(once, "name label", "first", "end")
+    return joined(grouped(rows, "name label first", "end=max:end"), "name label", "first", "end")
 
 
 def _positions(rows: pa.Table) -> pa.Table:

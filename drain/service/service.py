@@ -121,8 +121,7 @@ class DrainServer:
             async with asyncio.TaskGroup() as tasks:
                 while line := await reader.readline():
                     await slots.acquire()
-                    task = tasks.create_task(self._handle(line, writer))
-                    task.add_done_callback(lambda _: slots.release())
+                    tasks.create_task(self._handle(line, writer)).add_done_callback(lambda _: slots.release())
         except* (OSError, ValueError) as errors:
             # The peer is gone, or sent a line beyond the limit: no reply is possible.
             print(f"connection ended: {errors.exceptions[0]}", file=sys.stderr)  # noqa: T201
@@ -234,8 +233,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     if engine_of(arguments.master) == "local" and not stopping.is_set():
         await asyncio.to_thread(warm_up, session, _report)
     code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
-    stop = loop.run_in_executor(None, _stop, session)
-    await asyncio.wait({stop}, timeout=STOP_SECONDS)
+    await asyncio.wait({loop.run_in_executor(None, _stop, session)}, timeout=STOP_SECONDS)
     return code
 
 

@@ -545,8 +545,7 @@ class Admin:
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
         request = requests.ListParkedKeys(topic=topic, subscription=subscription, key=key)
-        pages = await self._list(topic, request, replies.ParkedKeyList)
-        return [each for page in pages for each in page.keys]
+        return [each for page in await self._list(topic, request, replies.ParkedKeyList) for each in page.keys]
 
     async def resume_key(self, topic: str, subscription: str, key: bytes, *, drop: bool = False) -> None:
         """Deliver the parked records of a key in order, and then newer ones. The key stays parked until they are done.
@@ -647,8 +646,7 @@ class Admin:
         list_shard = partial(self._list_shard, request=request, kind=kind)
         if topic is not None:
             return await self._at(topic, list_shard)
-        found = await asyncio.gather(*map(list_shard, range(self._all_shards())))
-        return [page for pages in found for page in pages]
+        return [page for pages in await asyncio.gather(*map(list_shard, range(self._all_shards()))) for page in pages]
 
     async def _list_shard(self, shard: int, request: request_fields.ListRequest, kind: type[PageT]) -> list[PageT]:
         pages = [await self._request(shard, request, kind)]

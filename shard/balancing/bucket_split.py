@@ -76,8 +76,7 @@ def _select_whole_segments(
     count = max(0, min(len(whole_segment_consumers), at_most))
     names = set(whole_segment_consumers)
     divided = {segment_slice.segment for segment_slice in current_holders if isinstance(segment_slice, BucketRange)}
-    ranked = sorted(segments, key=lambda s: (current_holders.get(s) not in names, s in divided, s))
-    return frozenset(ranked[:count])
+    return frozenset(sorted(segments, key=lambda s: (current_holders.get(s) not in names, s in divided, s))[:count])
 
 
 def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str], readers: int) -> list[SegmentSlice]:

@@ -255,8 +255,7 @@ def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
     readable, waiting = len(gate.grantable), len(gate.blocked)
     if readable == 0:
         blocked = f"all {waiting} segments are blocked" if waiting > 1 else "the only segment left is blocked"
-        reason = blocked if waiting else "all segments are drained"
-        return dict.fromkeys(idle, reason)
+        return dict.fromkeys(idle, blocked if waiting else "all segments are drained")
     suffix = f"; {waiting} of {readable + waiting} segments are blocked" if waiting else ""
     moving = _has_pending_handover(subscription, gate)
     able = sum(consumer.supports_bucket_ranges for consumer in subscription.consumers.values())

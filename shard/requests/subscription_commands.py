@@ -241,8 +241,7 @@ def list_parked_keys(request: requests.ListParkedKeys, state: ShardState) -> han
             )
         if page.is_full:
             break
-    reply = ParkedKeyList(keys=page.items, next=page.following)
-    return handlers.Decision((), lambda _: reply)
+    return handlers.Decision((), lambda _: ParkedKeyList(keys=page.items, next=page.following))
 
 
 def _requested_target(request: requests.SeekSubscription) -> SeekTarget | Refusal:

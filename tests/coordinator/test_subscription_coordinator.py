@@ -204,14 +204,7 @@ async def test_a_heartbeat_of_an_unregistered_consumer_is_rejected(harness: Coor
 @pytest.mark.parametrize(
     ("consumer", "segment", "generation", "incarnation"),
     [("ada", 3, 3, 1), ("bob", 3, 4, 1), ("ada", 3, 4, 0), ("ada", 0, 1, 1), ("ada", 9, 1, 1), ("eve", 3, 4, 1)],
-    ids=[
-        "older generation",
-        "not the holder",
-        "older incarnation",
-        "not revoked",
-        "unknown segment",
-        "unknown consumer",
-    ],
+    ids=["older generation", "not the holder", "older incarnation", "not revoked", "no segment", "unknown consumer"],
 )
 async def test_a_confirmation_without_a_matching_revocation_changes_nothing(
     harness: CoordinatorHarness, consumer: str, segment: int, generation: int, incarnation: int

@@ -51,14 +51,7 @@ def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -
         ('[extrenal.t.entries]\npath = "p"\n', "unknown section; did you mean external"),
         ('[external.t.entries]\npath = ""\nsegment = "s"\noffset = "o"\n', "length >= 1; use text"),
     ],
-    ids=[
-        "not TOML",
-        "a missing column",
-        "an unknown format",
-        "a misspelled table",
-        "a misspelled section",
-        "an empty path",
-    ],
+    ids=["not TOML", "missing column", "unknown format", "misspelled table", "misspelled section", "empty path"],
 )
 def test_an_error_names_the_file_and_the_field(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:

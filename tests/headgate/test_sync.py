@@ -256,6 +256,11 @@ def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
         finally:
             cancelled.set()
 
+    async def interrupted() -> int:
+        await asyncio.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+        return 7
+
     # A process in the background starts with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
@@ -266,6 +271,9 @@ def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
         with pytest.raises(KeyboardInterrupt):
             loop.run(wait())
         assert cancelled.wait(5)
+        assert 7 == loop.run(interrupted()), "a record that was delivered would be lost"
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(wait())
     with pytest.raises(HeadgateError, match="closed"):
         loop.run(wait())
 

@@ -101,8 +101,7 @@ def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, 
 def describe_holdings(consumer: ConsumerInfo) -> str:
     shared = {part[0] for part in consumer.bucket_ranges}
     whole = [str(segment) for segment in consumer.segments if segment not in shared]
-    parts = [str(slice_of(*part)) for part in consumer.bucket_ranges]
-    return ", ".join(whole + parts) or f"none: {consumer.idle}"
+    return ", ".join(whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]) or f"none: {consumer.idle}"
 
 
 @command(

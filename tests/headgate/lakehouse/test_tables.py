@@ -53,16 +53,9 @@ def position(chunk: int, *, newest: int = 0, **offsets: int) -> TopicPosition:
 def batch(*values: bytes) -> pa.RecordBatch:
     """Return records of segment 0, the first of which has offset 0."""
     at = list(range(len(values)))
-    columns = [
-        [b"k"] * len(at),
-        list(values),
-        [None, [{"name": "n", "value": b"\xff"}]] * len(at),
-        at,
-        [0] * len(at),
-        at,
-    ]
+    headers = ([None, [{"name": "n", "value": b"\xff"}]] * len(at))[: len(at)]
+    columns = [[b"k"] * len(at), list(values), headers, at, [0] * len(at), at]
     schema = pa.schema(SCHEMA)
-    columns[2] = columns[2][: len(at)]
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
 
 

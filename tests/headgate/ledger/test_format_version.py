@@ -152,14 +152,7 @@ def test_numbers_are_read_back_from_names_which_sort_like_numbers() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "README.txt",
-        "7.parquet",
-        "000000000007.parquet.tmp",
-        "0000000000007.parquet",
-        "00000000000x.parquet",
-        "000000000007",
-    ],
+    ["README", "7.parquet", "000000000007.parquet.x", "0000000000007.parquet", "00000000000x.parquet", "000000000007"],
 )
 def test_other_names_are_foreign(name: str) -> None:
     assert objects.chunk_number(name) is None
