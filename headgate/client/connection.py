@@ -290,7 +290,11 @@ class Client:
         watchers = self._watchers.get(topic)
         if watchers is None:
             watchers = self._watchers[topic] = Handlers()
-            await self._subscribe(topic, kind, partial(codec.decode, decoder), partial(_notify, watchers))
+            try:
+                await self._subscribe(topic, kind, partial(codec.decode, decoder), partial(_notify, watchers))
+            except HeadgateError:
+                del self._watchers[topic]  # The next call is refused, too.
+                raise
         return watchers.add(handler)
 
     # Requests

@@ -172,7 +172,11 @@ class MqttTransport:
         self.router.add(topic_filter, handler, retained=retained)
         if (client := self._client) is not None:
             # Otherwise, and after a loss, the next connection subscribes to all filters.
-            await self._confirmed(client, self._request_subscriptions(client, [topic_filter]))
+            try:
+                await self._confirmed(client, self._request_subscriptions(client, [topic_filter]))
+            except TransportError:
+                self.router.remove(topic_filter)  # The next connection would end with it.
+                raise
 
     async def unsubscribe(self, topic_filter: str) -> None:
         self.router.remove(topic_filter)
@@ -408,7 +412,7 @@ class MqttTransport:
         rejected = [
             name
             for name, code in zip(filters, codes, strict=True)
-            if code.is_failure and not self.router.is_optional(name)
+            if code.is_failure and name not in self.router.optional
         ]
         if rejected:
             raise TransportError(

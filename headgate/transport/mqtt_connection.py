@@ -52,7 +52,7 @@ class MessageRouter:
         self.ignored_retained = 0
         """Copies of retained messages that arrived for filters which do not expect any."""
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
-        self._optional: set[str] = set()
+        self.optional: set[str] = set()
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
         self._found = lru_cache(KNOWN_TOPICS)(lambda topic: tuple(self._matcher.iter_match(topic)))
@@ -64,7 +64,7 @@ class MessageRouter:
     def add(self, topic_filter: str, handler: MessageHandler, *, retained: bool, optional: bool = False) -> None:
         """Add a filter, or give it another handler. ``optional``: the connection is useful without it."""
         if optional:
-            self._optional.add(topic_filter)
+            self.optional.add(topic_filter)
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
         self._found.cache_clear()
 
@@ -72,9 +72,6 @@ class MessageRouter:
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
             self._found.cache_clear()
-
-    def is_optional(self, topic_filter: str) -> bool:
-        return topic_filter in self._optional
 
     def expects_retained(self, topic_filter: str) -> bool:
         """Whether the broker shall send copies of retained messages for this filter."""

@@ -134,8 +134,7 @@ class MqttPersistentSession(MqttTransport):
 
     def _new_client(self, *, mqtt5: bool) -> aiomqtt.Client:
         client = super()._new_client(mqtt5=mqtt5)
-        paho = paho_of(client)
-        paho.manual_ack_set(on=True)
+        paho_of(client).manual_ack_set(on=True)
         self._paused_client = None
         return client
 

@@ -404,7 +404,7 @@ class AnnouncedChunks:
         """Decide by a leader's reply whether to follow from now on."""
         self._key, self._term_id = alive.chunk_key, alive.term_id
         near = self._feed.is_near(alive.head)
-        if near and not self._asked:
+        if near and not self._asked and self._client.transport.connected:  # so that a refusal is known at once
             self._asked = True
             try:
                 self._remove = await self._client.watch_chunks(shard, self._received)

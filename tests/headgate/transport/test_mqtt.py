@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import aiomqtt  # noqa: TID251 - its private parts are what is tested
 import paho.mqtt.client
@@ -23,7 +24,7 @@ from headgate.settings.config import ClientConfig
 from headgate.transport import mqtt
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_options import EarlyLosses, MqttTiming, pause_after_attempt
-from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt import Attempt, MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
 from tests.support.fakes.broker import FakeBroker, FakeTransport
 from tests.support.servers.scripted_broker import connack, scripted_broker
@@ -308,15 +309,19 @@ async def test_two_programs_with_one_client_id_are_reported(broker: EmbeddedBrok
     assert not any("Unspecified error" in reason for reason in reasons)
 
 
-async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> None:
+async def test_a_rejected_subscription_is_an_error_that_names_the_filter_and_no_reason_not_to_connect_again() -> None:
     class RejectingClient:
         _disconnected = asyncio.get_running_loop().create_future()
 
         async def subscribe(self, filters: list[tuple[str, int]], **_: float) -> list[object]:
             return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
 
+    transport = MqttTransport("no-broker.invalid", 1, "a")
+    transport._attempt = Attempt(cast("Any", RejectingClient()), cast("Any", None), accepted=True)
+    await transport.subscribe("open", lambda *_: None)
     with pytest.raises(TransportError, match="subscription to secret:"):
-        await MqttTransport("no-broker.invalid", 1, "a")._request_subscriptions(RejectingClient(), ["open", "secret"])
+        await transport.subscribe("secret", lambda *_: None)
+    assert transport.router.filters == ["open"]
 
 
 @pytest.mark.parametrize("host", ["a..b", "ä" * 64, ".", "no-broker.invalid"])
