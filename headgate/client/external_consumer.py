@@ -79,6 +79,11 @@ class GrantedSegment:
         """Whether it was read to its end. A former holder may have done so, before the drain check has confirmed it."""
         self._member = member
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is this consumer's. Otherwise another one may read it, and what is handled has no effect."""
+        return self._member.holds((self.segment, self.generation))
+
     async def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
         """Acknowledge everything that was read so far. It is sent within a tenth of a second.
 
@@ -98,6 +103,7 @@ class GrantedSegment:
             raise HeadgateError(f"positions of {self.label} are {self._positions}: {wanted}")
         if checkpoint is not None:
             self.checkpoint = checkpoint
+        self.start_offset = max(self.start_offset, end_offset or 0)
         self._member.acknowledge_segment((self.segment, self.generation), end_offset or 0, checkpoint)
 
     def report_unhandled(self, arrived_ms: int | None) -> None:
@@ -250,6 +256,9 @@ class _ExternalGroupMember(Consumer):
         """Cancel every call, and wait until all have ended."""
         readers = [holding.read_task for holding in self._feed.holdings.values() if holding.read_task is not None]
         await end_tasks(*readers, seconds=CLOSE_TIMEOUT_SECONDS)
+
+    def holds(self, key: HeldKey) -> bool:
+        return key in self._feed.holdings
 
     def acknowledge_segment(self, key: HeldKey, end_offset: int, checkpoint: str | None) -> None:
         self._acknowledger.acknowledge(key, 0, end_offset, checkpoint)

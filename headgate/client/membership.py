@@ -252,6 +252,7 @@ class Holdings:
                         holding.progress.clear()
                         await holding.progress.wait()
             except TimeoutError:
+                self._context.feed.stop(holding)  # Again: a call may wait for its own handlers.
                 self._context.log.warning("segment.released_unacknowledged", segment=revocation.segment)
             try:
                 await self._context.acknowledger.flush(max(1.0, deadline - loop.time()), [key])

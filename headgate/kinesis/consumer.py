@@ -77,7 +77,7 @@ class _HeldShard:
 
     def __init__(self, segment: GrantedSegment) -> None:
         self.segment = segment
-        self.given = self.handled = 0
+        self.given, self.handled, self.stopped = 0, 0, False
         self.changed = asyncio.Event()
         self.resumed = asyncio.Event()
         self.resumed.set()
@@ -129,7 +129,7 @@ class _Shards:
     async def records(self) -> AsyncIterator[tuple[ConsumedRecord]]:
         while True:
             record = await self.queue.get()
-            if (record.segment, record.generation) in self.holdings:
+            if (held := self.holdings.get((record.segment, record.generation))) is not None and not held.stopped:
                 yield (record,)
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
@@ -289,7 +289,8 @@ class KinesisConsumer:
                 log.warning("kinesis.shard_expired", shard=shard, checkpoint=segment.checkpoint, reason=str(error))
             await held.until_handled()
         except asyncio.CancelledError:
-            await self._runner.settle(key)
+            held.stopped = True
+            await self._runner.settle(key, is_lost=not segment.is_held)
             raise
         finally:
             self._runner.ended(key)

@@ -361,9 +361,9 @@ class Runner:
 
     # Segments
 
-    async def settle(self, key: HeldKey) -> None:
+    async def settle(self, key: HeldKey, *, is_lost: bool = False) -> None:
         """Give back what was not begun of a segment that is revoked, and wait for the rest."""
-        self._give_back(key)
+        self._give_back(key, is_lost=is_lost)
         while self.schedule.unfinished_of(key) and not self._ended:
             await self._next_progress()
 
@@ -372,8 +372,8 @@ class Runner:
         self.schedule.end(key)
         self._note_progress()
 
-    def _give_back(self, key: HeldKey) -> int:
-        records = self.schedule.revoke(key)
+    def _give_back(self, key: HeldKey, *, is_lost: bool = False) -> int:
+        records = self.schedule.revoke(key, is_lost=is_lost)
         self._deliveries.feed.give_back(records)
         self._note_progress()
         return len(records)

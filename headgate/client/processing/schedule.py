@@ -351,10 +351,10 @@ class Schedule:
         """Return whether a revoked holding still has records to handle."""
         return key in self._holdings and self._holdings[key].ahead_records > 0
 
-    def revoke(self, key: HeldKey) -> list[ConsumedRecord]:
-        """Return the records that are given back (rule 6): they count as not added."""
-        holding = self._holdings.get(key)
-        return [] if holding is None else self._take_back(holding, holding.last_begun if self.cumulative else -1)
+    def revoke(self, key: HeldKey, *, is_lost: bool = False) -> list[ConsumedRecord]:
+        """Return the records that are given back (rule 6): they count as not added. ``is_lost``: no other begins."""
+        holding, keeps = self._holdings.get(key), self.cumulative and not is_lost
+        return [] if holding is None else self._take_back(holding, holding.last_begun if keeps else -1)
 
     def end(self, key: HeldKey) -> None:
         """End a holding (rule 7)."""

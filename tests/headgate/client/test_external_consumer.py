@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,6 +138,7 @@ async def test_offset_positions_drain_a_segment() -> None:
         with pytest.raises(HeadgateError, match="give end_offset"):
             await segment.acknowledge(checkpoint="x")
         await segment.acknowledge(end_offset=7)
+        assert 7 == segment.start_offset, "where a repeated call continues"
         await segment.finish()
 
     sealed = SegmentImport(segment="a", end_offset=10)
@@ -203,6 +205,25 @@ async def test_no_more_segments_are_read_at_the_same_time_than_the_program_allow
             await until(lambda: len(source.read_order) == 3 * RECORDS)
             await end_tasks(task)
     assert (3, 1) == (len(at_once), max(at_once))
+
+
+async def test_a_call_that_works_on_after_its_cancellation_has_ended_when_its_segment_moves() -> None:
+    source, clock, worked_at = Source(closed=""), asyncio.get_running_loop().time, 0.0
+
+    async def read(_: GrantedSegment) -> None:
+        nonlocal worked_at
+        try:
+            await asyncio.Event().wait()
+        finally:
+            while True:
+                await asyncio.sleep(0.0002)
+                worked_at = clock()
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
+        async with running(cluster, SimpleNamespace(read=read), "one"), running(cluster, source, "two"):
+            await until(lambda: source.reading, 100)
+            assert 0.001 < clock() - worked_at < 1, "it had ended when the segment was confirmed"
 
 
 async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_one_after_its_end() -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 from unittest.mock import AsyncMock
 
@@ -332,10 +333,11 @@ async def test_a_program_that_starts_lists_the_shards_again_if_another_one_has_i
 
 async def test_what_was_read_of_a_shard_that_is_not_held_any_more_is_not_handled() -> None:
     shards = module._Shards()
-    for generation in (1, 2):
+    for generation in (1, 2, 3):
         shards.queue.put_nowait(KinesisRecord("s", SegmentId(0), Offset(0), b"k", b"", 0, Generation(generation)))
-    shards.holdings[0, 2] = cast("Any", None)
-    assert [2] == [each.generation for each in await anext(shards.records())]
+    shards.holdings |= {(0, generation): module._HeldShard(cast("Any", None)) for generation in (2, 3)}
+    shards.holdings[0, 2].stopped = True
+    assert [3] == [each.generation for each in await anext(shards.records())]
 
 
 def test_more_records_at_once_than_kinesis_returns_are_refused() -> None:
@@ -407,6 +409,29 @@ async def test_a_shard_whose_program_hangs_is_read_by_another_until_it_continues
             two.stop()
             await running
     assert 1 == cluster.registry.get_sample_value("headgate_segments_stalled_total", {"outcome": "moved"})
+
+
+async def test_a_program_that_has_lost_a_shard_begins_no_record_of_it(stream: FakeKinesisStream) -> None:
+    """One that was only revoked would: records before one that was begun, because the next program repeats them."""
+    begun: list[tuple[str, bytes]] = []
+
+    async def handle(name: str, seconds: dict[bytes, float], record: KinesisRecord) -> None:
+        begun.append((name, record.key + record.value))
+        await asyncio.sleep(seconds[record.key])
+
+    for key, value in ("a0", "a1", "b0"):
+        stream.put(key, value.encode())
+    async with world() as (cluster, _), consuming(cluster, name="one") as one:
+        running = asyncio.create_task(one.run(partial(handle, "one", {b"a": 300, b"b": 400}), concurrency=2))
+        await until(lambda: len(begun) == 2)
+        cluster.broker.cut("one")
+        async with consuming(cluster, name="two") as two:
+            following = asyncio.create_task(two.run(partial(handle, "two", {b"a": 0, b"b": 0})))
+            await asyncio.sleep(350)
+            assert [("one", b"a0"), ("one", b"b0"), *(("two", each) for each in (b"a0", b"a1", b"b0"))] == begun
+            for each in (one, two):
+                each.stop()
+            await asyncio.wait([running, following])
 
 
 async def test_no_shard_moves_while_the_programs_are_the_same(stream: FakeKinesisStream) -> None:
