@@ -134,7 +134,7 @@ class _Drain:
             if {1, 2} <= granted and not released.done():
                 released.set_result(self._loop.time())
 
-        self._client.replies.expect_pushes((self._topic, name, "c"), on_push)
+        self._client.replies.expect_pushes((self._topic, name, "c", 1), on_push)
         return released
 
     async def _acknowledge(self, name: str, generation: int) -> None:

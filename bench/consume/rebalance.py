@@ -84,13 +84,14 @@ class Reader:
         self._trace = seen
         self._assignment = HeldSegments()
         self._confirming: set[asyncio.Task[Reply]] = set()
-        client.replies.expect_pushes((topic, SUBSCRIPTION, name), self._on_push)
 
     @property
     def held(self) -> list[int]:
         return [segment for segment, generation in self._assignment.held]
 
     async def register(self) -> None:
+        topic, subscription, name = self._push_key.values()
+        self._client.replies.expect_pushes((topic, subscription, name, self.incarnation), self._on_push)
         self._assignment.registration_requested()
         reply = await self._ask(RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
         assert isinstance(reply.body, Registered), reply
@@ -112,9 +113,8 @@ class Reader:
         self._trace.record((revocation.segment for revocation in changes.finish), -1)
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
-            task = asyncio.get_running_loop().create_task(
-                self._ask(ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
-            )
+            confirm = self._ask(ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
+            task = asyncio.get_running_loop().create_task(confirm)
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
         self._trace.record((grant.segment for grant in changes.start), 1)

@@ -676,7 +676,7 @@ class Consumer:
         """
         self._lease.require_own_loop()
         alive = await self._membership.heartbeat()
-        if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
+        if alive.blocked or not alive.stable or self._deliveries.returned or not self._feed.has_delivered(alive.head):
             return False
         # Without a grant whose push was lost, there seems to be nothing to read: compare the list.
         held = self._feed.generations()

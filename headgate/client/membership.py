@@ -36,15 +36,7 @@ from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.layout import SegmentSlice, slice_of
-from headgate.protocol.replies import (
-    AssignmentChanged,
-    ConsumerFenced,
-    Grant,
-    HeartbeatReply,
-    Push,
-    Registered,
-    Revocation,
-)
+from headgate.protocol import replies
 from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
@@ -70,15 +62,15 @@ class Confirmations:
        with a heartbeat before.
     """
 
-    def __init__(self, confirm: Confirm, on_sent: Callable[[Revocation], None], log: EventLogger) -> None:
+    def __init__(self, confirm: Confirm, on_sent: Callable[[replies.Revocation], None], log: EventLogger) -> None:
         """``on_sent`` gets each revocation once its request has a reply, or has failed."""
         self._confirm = confirm
         self._on_sent = on_sent
         self._log = log
-        self._waiting: list[Revocation] = []
+        self._waiting: list[replies.Revocation] = []
         self._added = asyncio.Event()
 
-    def add(self, revocation: Revocation) -> None:
+    def add(self, revocation: replies.Revocation) -> None:
         """Confirm that the consumer has stopped reading the segment of ``revocation``. Does not wait."""
         self._waiting.append(revocation)
         self._added.set()
@@ -119,7 +111,7 @@ class SegmentCallbacks:
         """The task that calls a callback now."""
         self._announced: dict[HeldKey, SegmentSlice] = {}
 
-    def granted(self, grants: Iterable[Grant]) -> asyncio.Task[None] | None:
+    def granted(self, grants: Iterable[replies.Grant]) -> asyncio.Task[None] | None:
         """Call `on_granted`; return the task that ends when reading may begin. None: now."""
         slices = {
             (each.segment, each.generation): slice_of(each.segment, each.first_bucket, each.end_bucket)
@@ -185,11 +177,11 @@ class Holdings:
         self.decisions.may_lack_grants = False
         return self._context.feed.generations()
 
-    def registered(self, leader_epoch: int, reply: Registered) -> None:
+    def registered(self, leader_epoch: int, reply: replies.Registered) -> None:
         self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
         self._apply(self.decisions.registered(leader_epoch, reply))
 
-    def changed(self, push: AssignmentChanged) -> None:
+    def changed(self, push: replies.AssignmentChanged) -> None:
         self._apply(self.decisions.changed(push))
 
     def drop_all(self) -> None:
@@ -230,7 +222,7 @@ class Holdings:
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
             self._context.log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
-    async def _finish(self, revocation: Revocation) -> None:
+    async def _finish(self, revocation: replies.Revocation) -> None:
         """Rules 2 and 3."""
         key = (revocation.segment, revocation.generation)
         if (holding := self._context.feed.holdings.get(key)) is None:
@@ -263,7 +255,7 @@ class Holdings:
         if self._context.feed.holds(holding):
             self.confirmations.add(revocation)
 
-    def _on_confirmed(self, revocation: Revocation) -> None:
+    def _on_confirmed(self, revocation: replies.Revocation) -> None:
         self.decisions.confirmed(revocation)
         self._drop((revocation.segment, revocation.generation))
         self._context.feed.own.discard(SegmentId(revocation.segment))
@@ -293,6 +285,7 @@ class Membership:
         self._open_feed = open_feed
         self._shard = 0
         self._registration_needed = asyncio.Event()
+        self._registering = asyncio.Lock()
         self._interval_seconds = 5.0
         self._asked_before = 0
         """How often the program had asked for a record at the last heartbeat that was answered."""
@@ -332,6 +325,10 @@ class Membership:
             self._context.log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        async with self._registering:  # Of two lists that overlap, an older one would end what the newer one has.
+            await self._register(timeout_seconds)
+
+    async def _register(self, timeout_seconds: float) -> None:
         self._holdings.decisions.registration_requested()
         asked_at = self._context.feed.queue.lease.now()
         registered, leader_epoch = await self.requests.register(self._context.feed.own_positions, timeout_seconds)
@@ -357,7 +354,7 @@ class Membership:
             raise HeadgateError("the topic of this consumer has no id before it is entered")
         return found
 
-    async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
+    async def heartbeat(self, *, asks_unread: bool = False) -> replies.HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._context.feed.totals.asked, self._holdings.handling
         asked_at, sent_at = asyncio.get_running_loop().time(), self._context.feed.queue.lease.now()
@@ -417,12 +414,12 @@ class Membership:
         self._context.log.warning("consumer.forbidden", reason=str(forbidden))
         await asyncio.sleep(self._interval_seconds)
 
-    def _on_push(self, push: Push) -> None:
-        if (push.incarnation, push.ledger_id.hex()) != (self.requests.incarnation, self.requests.ledger_id):
+    def _on_push(self, push: replies.Push) -> None:
+        if push.ledger_id.hex() != self.requests.ledger_id:
             return
-        if isinstance(push, AssignmentChanged):
+        if isinstance(push, replies.AssignmentChanged):
             self._holdings.changed(push)
-        elif isinstance(push, ConsumerFenced) and self.requests.subscription_id:
+        elif isinstance(push, replies.ConsumerFenced) and self.requests.subscription_id:
             self._context.log.warning("consumer.fenced", reason=push.reason)
             known = self._context.client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

@@ -28,7 +28,8 @@ HandlerT = TypeVar("HandlerT")
 
 ReplyHandler = Callable[[Reply], None]
 PushHandler = Callable[[Push], None]
-ConsumerKey = tuple[str, str, str]
+ConsumerKey = tuple[str, str, str, int]
+"""Topic, subscription, name and incarnation: a consumer that ends leaves the pushes of the next one of its name."""
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
 MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
@@ -101,7 +102,7 @@ class ReplyDispatch:
                 if (reply_handler := self._replies.get(message.request_id)) is not None:
                     reply_handler(message)
             case _:
-                key = (message.topic, message.subscription, message.consumer)
+                key = message.topic, message.subscription, message.consumer, message.incarnation
                 if (push_handler := self._pushes.get(key)) is not None:
                     push_handler(message)
 

@@ -64,7 +64,7 @@ class Program:
         await self._stack.enter_async_context(self.proxy)
         self.client = raw_client(self.cluster.client_config(self.proxy.port), self.client_id)
         await self._stack.enter_async_context(self.client)
-        self.client.replies.expect_pushes((self.topic, "s", self.name), self._on_push)
+        self.client.replies.expect_pushes((self.topic, "s", self.name, self.incarnation), self._on_push)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -136,9 +136,9 @@ class ConsumerRequests:
         return self._member["incarnation"]
 
     @property
-    def push_key(self) -> tuple[str, str, str]:
-        """Topic, subscription and name, by which the leader's messages to this member are found."""
-        return self._member["topic"], self._member["subscription"], self._member["consumer"]
+    def push_key(self) -> tuple[str, str, str, int]:
+        """Topic, subscription, name and incarnation, by which the leader's messages to this member are found."""
+        return self._member["topic"], self._member["subscription"], self._member["consumer"], self.incarnation
 
     @property
     def keeper(self) -> str:
@@ -147,8 +147,7 @@ class ConsumerRequests:
 
     def dead_letter_producer(self, alive: replies.HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
-        name = shared_name(self.keeper, alive.sender_secret)
-        return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
+        return NamedProgram(shared_name(self.keeper, alive.sender_secret), alive.sender_since_ms, alive.sender_secret)
 
     async def register(
         self, positions: Mapping[SegmentId, Offset], timeout_seconds: float

@@ -35,13 +35,7 @@ from headgate.protocol.request_fields import MAX_PROBLEM_CHARACTERS
 SEND_SECONDS: Final = 30.0
 """How long storing one dead letter may take before the sender reports the problem, and tries again."""
 
-NOT_SENT: Final = (
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    NoLeaderError,
-    RequestRejectedError,
-    StoreUnavailableError,
-)
+UNSENT: Final = (DeliveryFailedError, DeliveryUnknownError, NoLeaderError, RequestRejectedError, StoreUnavailableError)
 
 Heartbeat = Callable[[], Awaitable[HeartbeatReply]]
 
@@ -93,7 +87,7 @@ class DeadLetterSender:
                 stored: list[tuple[int, int]] = []
                 try:
                     await self._send_to(producer, topic, list(of_topic), stored)
-                except NOT_SENT as error:
+                except UNSENT as error:
                     self.problem = f"dead-letter topic {topic!r}: {error}"[:MAX_PROBLEM_CHARACTERS]
                 if stored:
                     await self._context.requests.confirm_dead_letters(stored)

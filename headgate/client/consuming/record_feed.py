@@ -325,18 +325,16 @@ class RecordFeed:
         """Count records as not delivered: the next holder gets them. STREAM: the last ones. Their segments stop."""
         for record in records:
             holding = self.holdings.get((record.segment, record.generation))
-            if holding is not None:
-                self.stop(holding)
-            if holding is not None and record.parked_number:
-                if record.key in holding.parked:
-                    parked = holding.parked[record.key]
-                    parked.delivered = min(parked.delivered, record.parked_number - 1)
-                holding.progress.set()
-            elif holding is not None:
+            if holding is None:
+                continue
+            self.stop(holding)
+            holding.progress.set()
+            if not record.parked_number:
                 holding.delivered = min(holding.delivered, record.offset)
                 holding.deliveries.unacknowledged_offsets.pop(record.offset, None)
                 holding.deliveries.deadlines.pop(record.offset, None)
-                holding.progress.set()
+            elif (parked := holding.parked.get(record.key)) is not None:
+                parked.delivered = min(parked.delivered, record.parked_number - 1)
 
     @property
     def may_deliver(self) -> bool:
@@ -366,8 +364,7 @@ class RecordFeed:
 
     def lag_seconds(self, now_ms: int) -> float:
         """Return the metric of this name (headgate.client.client_metrics). Any thread may call it."""
-        behind = (held.queued or not held.reader.has_read(self.head.number) for held in list(self.holdings.values()))
-        if not any(behind):
+        if not any(held.queued or not held.reader.has_read(self.head.number) for held in list(self.holdings.values())):
             return 0.0
         newest = self.totals.newest
         return math.inf if newest is None else max(0, now_ms - newest.timestamp_ms) / 1000

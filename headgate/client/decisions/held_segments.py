@@ -171,11 +171,7 @@ class HeldSegments:
 
     def _overlapping_generations(self, segment_slice: SegmentSlice, segment: int) -> list[int]:
         """Return the generations of the holdings that share a bucket with ``segment_slice``."""
-        return [
-            generation
-            for generation, held in self._by_segment.get(segment, {}).items()
-            if overlaps(held, segment_slice)
-        ]
+        return [number for number, held in self._by_segment.get(segment, {}).items() if overlaps(held, segment_slice)]
 
     def _highest_released_generation(self, segment: int, segment_slice: SegmentSlice) -> int:
         released = self._released_slices.get(segment, {})

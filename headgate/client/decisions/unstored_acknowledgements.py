@@ -18,6 +18,7 @@ What is acknowledged and not stored is fresh, in flight, or refused:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -185,13 +186,11 @@ class UnstoredAcknowledgements:
 
     def unstored(self, keys: Iterable[HeldKey] | None = None) -> ByHolding:
         """Return what is acknowledged and not stored, of ``keys`` or of all holdings."""
-        sent: dict[HeldKey, OffsetRanges] = {}
-        for each in () if self._in_flight is None else self._in_flight.acknowledgements:
-            ranges = sent.setdefault((each.segment, each.generation), OffsetRanges())
-            ranges.add(each.first_offset, each.end_offset)
-        for single in () if self._in_flight is None else self._in_flight.negative:
-            ranges = sent.setdefault((single.segment, single.generation), OffsetRanges())
-            ranges.add(single.offset, single.offset + 1)
+        batch, sent = self._in_flight or AcknowledgementBatch(), dict[HeldKey, OffsetRanges]()
+        named = [(each.segment, each.generation, each.first_offset, each.end_offset) for each in batch.acknowledgements]
+        named += [(each.segment, each.generation, each.offset, each.offset + 1) for each in batch.negative]
+        for segment, generation, first, end in named:
+            sent.setdefault((segment, generation), OffsetRanges()).add(first, end)
         found: dict[HeldKey, OffsetRanges] = {}
         for key in self._holdings if keys is None else self._holdings.keys() & keys:
             holding = self._holdings[key]
@@ -249,8 +248,9 @@ class UnstoredAcknowledgements:
                 batch.checkpoints[key[0]] = holding.checkpoint
                 holding.checkpoint_is_due = False
             if holding.resumed_is_due:
-                batch.resumed.extend(holding.resumed.values())
-                holding.resumed_is_due = False
+                free = MAX_BATCH_ACKNOWLEDGEMENTS - len(batch.resumed)
+                batch.resumed.extend(islice(holding.resumed.values(), free))
+                holding.resumed_is_due = len(holding.resumed) > free
             if holding.singles:
                 single = holding.singles.pop(next(iter(holding.singles)))
                 if isinstance(single, NegativeAcknowledgement):
@@ -264,7 +264,7 @@ class UnstoredAcknowledgements:
                 if holding.parked:
                     end = _add_parked(batch, holding, end)
                 acknowledgements.append(Acknowledgement(*key, min(first, end), end))
-                if len(batch.parked) == MAX_BATCH_ACKNOWLEDGEMENTS:
+                if MAX_BATCH_ACKNOWLEDGEMENTS in (len(batch.parked), len(batch.resumed)):
                     break
             if not holding.is_fresh:
                 del self._fresh_keys[key]
@@ -284,15 +284,14 @@ class UnstoredAcknowledgements:
                 self._store(each, batch)
         for index, single in enumerate(batch.negative):
             if index in negative_rejected:
-                self._refuse_single(single.offset, single)
+                self._refuse(single)
 
     def failed(self) -> None:
         """Record that the batch in flight was refused as a whole, or has no reply."""
-        batch, self._in_flight = self._in_flight, None
-        for each in () if batch is None else batch.acknowledgements:
+        batch, self._in_flight = self._in_flight or AcknowledgementBatch(), None
+        refused: list[Single] = [*batch.acknowledgements, *batch.negative]
+        for each in refused:
             self._refuse(each)
-        for single in () if batch is None else batch.negative:
-            self._refuse_single(single.offset, single)
 
     def retry(self) -> None:
         for key, holding in self._holdings.items():
@@ -322,20 +321,14 @@ class UnstoredAcknowledgements:
         if holding.checkpoint is not None and holding.checkpoint == batch.checkpoints.get(stored.segment):
             holding.checkpoint, holding.checkpoint_is_due = None, False
 
-    def _refuse_single(self, offset: int, single: Single) -> None:
-        holding = self._holdings.get((single.segment, single.generation))
-        if holding is None:
-            self.late += 1
-        else:
-            holding.refused_singles[offset] = single
-
-    def _refuse(self, refused: Acknowledgement) -> None:
-        if refused.delivery > 1:
-            self._refuse_single(refused.first_offset, refused)
-            return
+    def _refuse(self, refused: Single) -> None:
         holding = self._holdings.get((refused.segment, refused.generation))
         if holding is None:
             self.late += 1
+        elif isinstance(refused, NegativeAcknowledgement):
+            holding.refused_singles[refused.offset] = refused
+        elif refused.delivery > 1:
+            holding.refused_singles[refused.first_offset] = refused
         else:
             holding.refused.add(refused.first_offset, refused.end_offset)
 

@@ -271,6 +271,7 @@ class Runner:
         batch = schedule.start(clock())
         self.start()
         while batch is not None and not self._ended:
+            begun = None
             try:
                 begun = batch.records if schedule.cumulative else await self._deliveries.begin(batch.records)
                 batch.begin(begun)
@@ -281,15 +282,15 @@ class Runner:
                         await self._handle(begun)
                     finally:
                         totals.handler_seconds += clock() - began_at
-            except Exception as error:  # noqa: BLE001 - the retry policy decides, and its last action names it
-                await self._failed(batch, error)
-            except asyncio.CancelledError as error:
-                if self._ended:
+            except BaseException as error:  # SystemExit in the loop would end the connections as well
+                if self._ended and isinstance(error, asyncio.CancelledError):
                     raise
-                await self._failed(batch, error)
-            except BaseException as error:  # noqa: BLE001 - SystemExit in the loop would end the connections as well
-                self.report.unhandled += schedule.abandon(batch)
-                self._fail(error)
+                if begun is not None and isinstance(error, Exception | asyncio.CancelledError):
+                    await self._failed(batch, error)  # the retry policy decides, and its last action names it
+                else:  # the handler ends the program, or was not called: nothing is skipped, parked or acknowledged
+                    schedule.failed(batch)
+                    self.report.unhandled += schedule.abandon(batch)
+                    self._fail(error)
             else:
                 self.report.handled += len(begun)
                 await self._store(schedule.finished(batch))

@@ -28,19 +28,19 @@ from headgate.protocol.replies import ConsumerFenced, MessagePart, Push, Registe
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ImportTopic, SegmentImport
 from tests.headgate.client.test_request_attempts import DESCRIBE, unanswered
+from tests.support.fakes.broker import Message
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
 
 def presences(cluster: ScriptedCluster) -> list[Presence]:
     """Return a list that gets what the client or its will announces."""
     found: list[Presence] = []
-    cluster.broker.spies.append(
-        lambda message: (
+
+    def note(message: Message) -> None:
+        if message.topic == presence_topic(CLUSTER, "anonymous/client"):
             found.append(codec.read_presence(message.topic, message.payload))
-            if message.topic == presence_topic(CLUSTER, "anonymous/client")
-            else None
-        )
-    )
+
+    cluster.broker.spies.append(note)
     return found
 
 
@@ -115,9 +115,7 @@ async def test_a_forged_announcement_never_silences_a_client(cluster, changes):
 async def test_waiting_for_a_leader_is_bounded(cluster):
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
-        with pytest.raises(
-            NoLeaderError, match=r"shard 0 of cluster 'test': it has no leader \(waited 3 s; see headgate doctor\)"
-        ):
+        with pytest.raises(NoLeaderError, match=r"'test': it has no leader \(waited 3 s; see headgate doctor\)"):
             await client.request(0, DESCRIBE, timeout_seconds=3)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
 
@@ -219,9 +217,7 @@ async def test_a_command_that_no_leader_has_begun_is_reported_as_not_executed(cl
         await admin.list_topics()
         leader.requests.clear()
         leader.answers = False
-        with pytest.raises(
-            NoLeaderError, match=r"does not reply \(waited 3 s; see headgate doctor\); the command was not executed"
-        ) as error:
+        with pytest.raises(NoLeaderError, match=r"see headgate doctor\); the command was not executed") as error:
             await admin.merge("orders", 0, 1)
     assert not isinstance(error.value, CommandUnknownError)
     assert leader.requests
@@ -231,10 +227,7 @@ async def test_a_command_that_no_leader_has_begun_is_reported_as_not_executed(cl
 async def test_a_command_whose_reply_is_lost_has_an_unknown_outcome_and_is_not_begun_later(cluster):
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
         leader.mute = True
-        with pytest.raises(
-            CommandUnknownError,
-            match=r"\(waited 3 s; see headgate doctor\); unknown outcome: the command may have been exec",
-        ):
+        with pytest.raises(CommandUnknownError, match=r"doctor\); unknown outcome: the command may have been exec"):
             await admin.split("orders", 1)
         assert 2 <= len(leader.requests)
         assert all(0 < request.max_term_age_ms <= leader.term_age_ms for request in leader.requests[1:])
@@ -284,10 +277,12 @@ def test_a_reply_reaches_its_request_until_it_is_forgotten(dispatch):
 def test_a_push_reaches_its_consumer_until_it_is_forgotten(dispatch):
     push = ConsumerFenced(topic="t", subscription="s", consumer="c", incarnation=1, leader_epoch=1, reason="newer")
     received: list[Push] = []
-    dispatch.expect_pushes(("t", "s", "c"), received.append)
+    dispatch.expect_pushes(("t", "s", "c", 1), received.append)
+    dispatch.expect_pushes(("t", "s", "c", 0), received.append)
+    dispatch.forget_pushes(("t", "s", "c", 0))
     dispatch.dispatch(push)
     dispatch.dispatch(msgspec.structs.replace(push, consumer="d"))
-    dispatch.forget_pushes(("t", "s", "c"))
+    dispatch.forget_pushes(("t", "s", "c", 1))
     dispatch.dispatch(push)
     assert [push] == received
 

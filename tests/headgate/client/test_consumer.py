@@ -115,9 +115,8 @@ async def test_queue_skips_acknowledged_records(cluster):
 
 
 async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothing(cluster):
-    cluster.store_records(records("0"))
-    cluster.store_records(records("1"))
-    cluster.store_records(records("2"))
+    for value in "012":
+        cluster.store_records(records(value))
     *_, path, _ = sorted(path for path in cluster.store.objects if path.startswith("chunks/"))
     data = cluster.store.objects[path]
     cluster.store.objects[path] = data[:100] + bytes([data[100] ^ 1]) + data[101:]

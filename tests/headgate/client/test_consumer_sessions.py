@@ -1,6 +1,7 @@
 """The consumer during changes of leader, reconnections, and programs of the same name, in virtual time."""
 
 import asyncio
+from itertools import chain
 
 import pytest
 
@@ -28,24 +29,17 @@ async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_re
 
 async def test_pushes_of_another_ledger_to_another_program_or_before_the_registration_are_ignored(cluster):
     def push(incarnation: int, ledger_id: bytes = b"") -> AssignmentChanged:
-        return AssignmentChanged(
-            topic="orders",
-            subscription="billing",
-            consumer="c",
-            incarnation=incarnation,
-            leader_epoch=1,
-            granted=[grant()],
-            ledger_id=ledger_id,
-        )
+        who = {"topic": "orders", "subscription": "billing", "consumer": "c", "incarnation": incarnation}
+        return AssignmentChanged(**who, leader_epoch=1, granted=[grant()], ledger_id=ledger_id)
 
     reader = consumer(cluster)
-    reader._membership._on_push(push(0))
+    reader._client.replies.dispatch(push(0))
     assert [] == reader.segments
     async with cluster.leader() as leader, reader:
-        reader._membership._on_push(push(registration(leader).incarnation - 1))
-        reader._membership._on_push(push(registration(leader).incarnation, b"a" * 16))
+        reader._client.replies.dispatch(push(registration(leader).incarnation - 1))
+        reader._client.replies.dispatch(push(registration(leader).incarnation, b"a" * 16))
         assert [] == reader.segments
-        reader._membership._on_push(push(registration(leader).incarnation))
+        reader._client.replies.dispatch(push(registration(leader).incarnation))
         assert [0] == reader.segments
 
 
@@ -105,6 +99,16 @@ async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_regi
         assert ["0"] == await take(reader, 1), "granted again, it is read again"
         assert [RegisterConsumer, Heartbeat, RegisterConsumer] == [type(each.body) for each in leader.requests[:3]]
     assert "consumer.heartbeat_rejected" in caplog.text
+
+
+async def test_of_two_registrations_one_begins_when_the_other_has_a_reply(cluster):
+    async with cluster.leader() as leader, consumer(cluster) as reader:
+        leader.answers = False
+        both = asyncio.gather(*(reader._membership.register() for _ in range(2)))
+        await asyncio.sleep(1)
+        assert 2 == len(leader.seen(RegisterConsumer))
+        leader.answers = True
+        await both
 
 
 async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
@@ -218,8 +222,7 @@ async def test_registering_without_a_leader_is_a_clear_error(cluster):
         leader.answers = False
         began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not reply"):
-            async with consumer(cluster, connect_timeout_seconds=7):
-                pass
+            await consumer(cluster, connect_timeout_seconds=7).__aenter__()
         assert 7 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.5)
     assert [] == [client for client in cluster.broker.connected() if client == "client"]
 
@@ -228,8 +231,7 @@ async def test_a_refused_registration_raises(cluster):
     async with cluster.leader() as leader:
         leader.refused["RegisterConsumer"] = "fenced"
         with pytest.raises(RequestRejectedError):
-            async with consumer(cluster):
-                pass
+            await consumer(cluster).__aenter__()
 
 
 # Caught up
@@ -280,27 +282,19 @@ def store(cluster: ScriptedCluster, leader, *keys: bytes) -> None:
 
 async def reached(cluster: ScriptedCluster, generation: int, end: int) -> None:
     """Wait until everything below ``end`` is acknowledged at ``generation``."""
-    async with asyncio.timeout(20):
-        while True:
-            covered = {
-                offset
-                for a in cluster.acknowledged
-                if a.generation == generation
-                for offset in range(a.first_offset, a.end_offset)
-            }
-            if covered == set(range(end)):
-                return
-            assert covered <= set(range(end)), "beyond what was read and acknowledged"
-            await asyncio.sleep(0.05)
+
+    def covered() -> set[int]:
+        own = (range(a.first_offset, a.end_offset) for a in cluster.acknowledged if a.generation == generation)
+        return {*chain.from_iterable(own)}
+
+    await until(lambda: covered() == {*range(end)}, 20)
 
 
 async def test_consumers_support_bucket_ranges_except_checkpoint():
     for kind in ("STREAM", "QUEUE", "CHECKPOINT"):
         cluster = ScriptedCluster()
         async with cluster.leader() as leader, consumer(cluster, type=kind):
-            assert [kind != "CHECKPOINT"] == [
-                request.supports_bucket_ranges for request in leader.seen(RegisterConsumer)
-            ]
+            assert registration(leader).supports_bucket_ranges == (kind != "CHECKPOINT")
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])

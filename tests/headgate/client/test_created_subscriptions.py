@@ -44,10 +44,7 @@ async def test_it_starts_at_a_point_in_time():
 
 
 async def test_a_time_is_looked_up_again_if_a_segment_was_pruned_meanwhile(monkeypatch: pytest.MonkeyPatch):
-    async with orders(segments=1, records=30, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (
-        _world,
-        admin,
-    ):
+    async with orders(1, 30, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (_world, admin):
         moment, lookups = now_ms(), []
 
         async def pruned_after(*args):

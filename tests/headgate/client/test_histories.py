@@ -118,10 +118,7 @@ async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_ov
 async def test_segments_that_came_and_went_while_nothing_read_are_an_error_or_passed_over():
     """The positions name none of them, and are at the end of the only segment that they name."""
     point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with orders(segments=1, records=60, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (
-        world,
-        admin,
-    ):
+    async with orders(1, 60, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (world, admin):
         async with reader(world, "p", **point) as old:
             assert list(range(60)) == [(await anext(old)).offset for _ in range(60)]
             positions = old.positions

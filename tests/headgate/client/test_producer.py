@@ -436,11 +436,7 @@ async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
 @pytest.mark.parametrize("buffer", [{}, {"buffer_bytes": 4000, "guaranteed_bytes": 2000}], ids=["large", "small"])
 async def test_records_are_stored_in_the_order_of_the_calls_whatever_a_call_waits_for(buffer, cluster):
     """For its topic, for a turn of the loop, for another call, or for buffer space. Later calls come in between."""
-    settings, values, calls = (
-        ProducerSettings(batch_bytes=1000, **buffer),
-        [b"%d" % number for number in range(4501)],
-        [],
-    )
+    settings, values, calls = ProducerSettings(batch_bytes=1000, **buffer), [b"%d" % n for n in range(4501)], []
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         for number in range(2500):
             calls.append(asyncio.create_task(producer.send("orders", b"k", values[number])))

@@ -290,6 +290,15 @@ async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_g
             assert len(handled) == (await run).handled
 
 
+async def test_a_record_whose_delivery_cannot_begin_is_not_skipped(monkeypatch):
+    async with jobs(1) as (world, admin), reader(world, **QUEUE) as consumer:
+        monkeypatch.setattr(consumer._deliveries, "begin", AsyncMock(side_effect=HeadgateError("no right")))
+        with pytest.raises(HeadgateError, match="no right"):
+            await asyncio.wait_for(consumer.run(print, retry=RetryPolicy(attempts=1, then="skip")), 60)
+        await consumer.flush()
+        assert 1 == await unacknowledged(admin)
+
+
 async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_it_is_explained():
     async with jobs(2, max_deliveries=2, dead_letter_topic="dead") as (world, admin):
         await admin.delete_topic("dead")
@@ -354,6 +363,7 @@ async def test_until_caught_up_does_not_end_before_a_record_that_get_many_put_ba
         await consumer.negative_acknowledge(failed)
         await asyncio.sleep(5)
         assert [2] == [each.offset for each in await consumer.get_many()]
+        assert not await consumer.caught_up()
         consumer._feed.queue.lease._set_end(0.0)
         async with asyncio.timeout(60):
             assert [0] == [each.offset async for each in consumer.until_caught_up()]

@@ -160,18 +160,19 @@ def test_what_a_program_said_of_a_record_at_last_is_sent() -> None:
     assert AcknowledgementBatch([Acknowledgement(0, 1, 3, 4, 2)]) == unstored.next_batch()
 
 
-def test_more_parked_records_than_a_batch_takes_are_acknowledged_one_batch_after_the_other() -> None:
+def test_more_parked_records_or_resumed_keys_than_a_batch_takes_are_acknowledged_one_batch_after_the_other() -> None:
     unstored = UnstoredAcknowledgements(SubscriptionType.STREAM)
     unstored.begin((0, 1), 0)
     for offset in range(MAX_BATCH_ACKNOWLEDGEMENTS + 1):
         unstored.add_parked(ParkedRecord(0, 1, offset, b"k"))
+        unstored.add_resumed(ResumedKey(0, 1, b"%d" % offset, 1))
     unstored.add((0, 1), 0, MAX_BATCH_ACKNOWLEDGEMENTS + 1)
     sent = []
     while (batch := unstored.next_batch()) is not None:
-        sent.append((batch.acknowledgements[0].end_offset, len(batch.parked)))
+        sent.append((batch.acknowledgements[0].end_offset, len(batch.parked), len(batch.resumed)))
         unstored.replied({})
 
-    assert [(MAX_BATCH_ACKNOWLEDGEMENTS, MAX_BATCH_ACKNOWLEDGEMENTS), (MAX_BATCH_ACKNOWLEDGEMENTS + 1, 1)] == sent
+    assert [(1000, 1000, 1000), (1001, 1, 1)] == sent
 
 
 def test_a_batch_has_a_limit_and_the_rest_follows() -> None:
