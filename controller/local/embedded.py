@@ -339,8 +339,7 @@ def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) 
 
 
 async def _is_zookeeper_ready(port: int, tls: ssl.SSLContext | None) -> bool:
-    answer = await probe(port, tls, b"srvr", 1024)
-    return b"Mode:" in answer
+    return b"Mode:" in await probe(port, tls, b"srvr", 1024)
 
 
 async def _is_broker_ready(port: int, tls: ssl.SSLContext | None) -> bool:

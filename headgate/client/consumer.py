@@ -185,6 +185,8 @@ class Consumer:
             OtherHistoryError: ``positions`` are of a ledger that was replaced by an older one.
             LedgerError: the store has another ledger than the daemons, or none.
         """
+        if self._state is not _State.NEW:
+            raise HeadgateError("this consumer was opened before; create another one")
         deadline = asyncio.get_running_loop().time() + self._lease.timeout_seconds
         await self._lease.open()
         try:
@@ -278,6 +280,7 @@ class Consumer:
         return unstored
 
     async def _release(self) -> None:
+        self._state = _State.CLOSED
         self._membership.close()
         await self._tasks.cancel()
         self._acknowledger.stop()

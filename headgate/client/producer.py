@@ -127,6 +127,8 @@ class Producer:
             NoLeaderError: the cluster cannot be reached in time.
             TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
         """
+        if self._shard_batches:
+            raise HeadgateError("this producer was opened before; create another one")
         await self._lease.open()
         return self
 

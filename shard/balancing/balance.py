@@ -223,8 +223,7 @@ class _Quotas:
     def open_slots(self) -> list[str]:
         """Return one name per open slot: the smaller quotas first, sorted by name."""
         names = sorted(name for name, count in self.counts.items() if count <= self._quota)
-        smaller = [name for name in names for _ in range(self._quota - self.counts[name])]
-        return smaller + names[: self._larger]
+        return [name for name in names for _ in range(self._quota - self.counts[name])] + names[: self._larger]
 
 
 def _assign_free(

@@ -54,7 +54,7 @@ prints("an error of a beginner is one line that says what is wrong where and wha
   "key: give a Uint8Array or a string, not number", "timestampMs=Date: use whole ms since 1970, such as Date.now()", "headers=Object: use an array",
   "send: records=Object: use an array", "sourcePosition: give a Uint8Array or a string, not number",
   "send: await sourcePosition(topic) before the first batch with a position",
-  "a batch of 5002 records and headers is above the limit of 5000: send it in parts",
+  "a batch of 5002 records and headers is above the limit of 5000: send it in parts", "open: this consumer was opened before: create another one",
 ], async () => {
   const consumer = (more) => new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere", ...more });
   const send = (record) => new Producer(broker).send("orders", [{ key: "a", value: "b", ...record }]);
@@ -70,6 +70,7 @@ prints("an error of a beginner is one line that says what is wrong where and wha
     () => send({ timestampMs: new Date() }), () => send({ headers: {} }), () => new Producer(broker).send("orders", {}),
     ...[0, ""].map((sourcePosition) => () => new Producer(broker).send("orders", [], { sourcePosition })),
     () => new Producer(broker).send("orders", Array(2501).fill({ key: "a", value: "b", headers: [{ name: "c", value: "d" }] })),
+    async (again = consumer()) => (await again.open().catch(() => {}), again.open()),
   ];
   for (const attempt of attempts) await (async () => attempt())().catch(({ message }) => console.log(message));
   consumer({ ledger: "file:///var/lib/headgate" });

@@ -65,8 +65,7 @@ def whole_page(page: Page, path: str, around: Surroundings) -> Html:
 
 
 def as_of(page: Page) -> Html:
-    text = time_of_day(page.as_of_ms)
-    return element("span", "data of ", element("time", text), id="as-of", data_ms=page.as_of_ms)
+    return element("span", "data of ", element("time", time_of_day(page.as_of_ms)), id="as-of", data_ms=page.as_of_ms)
 
 
 def sources(*rows: tuple[str, str, str, str]) -> Html:

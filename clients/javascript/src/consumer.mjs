@@ -56,8 +56,8 @@ export class Consumer {
   }
   /** Connect and register. */
   async open() {
-    const { broker, callbacks, registration: options, ledger: source } = this.#options;
-    const { topic, incarnation } = this.#names;
+    if (this.#connection) throw new HeadgateError("open: this consumer was opened before: create another one");
+    const [{ broker, callbacks, registration: options, ledger: source }, { topic, incarnation }] = [this.#options, this.#names];
     const connection = (this.#connection = new Connection(broker, { incarnation, onFailure: () => this.stop() }));
     const isClosing = () => this.#isClosing;
     try {

@@ -203,8 +203,7 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
 async def _to_restore(admin: Admin, topic: str, name: str, saved: SavedPositions) -> dict[SegmentId, Offset]:
     described, _ = await _described(admin, topic, name)
     pruned = unread(described, saved.newest, saved.offsets).keys() - {each.segment for each in described.segments}
-    ends = await admin.pruned_ends(topic, pruned) if pruned else {}
-    return positions_to_restore(saved, described, ends)
+    return positions_to_restore(saved, described, await admin.pruned_ends(topic, pruned) if pruned else {})
 
 
 @command("headgate subscription export orders billing > billing.json", prints_json=False)

@@ -165,6 +165,8 @@ async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed_or
                 with pytest.raises(HeadgateError, match="this consumer is closed"):
                     await use()
             await asyncio.wait([closing], timeout=60)
+        with pytest.raises(HeadgateError, match="opened before"):
+            await reader.__aenter__()
 
 
 async def test_a_consumer_has_no_positions_before_it_is_entered():

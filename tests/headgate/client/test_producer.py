@@ -493,6 +493,8 @@ async def test_leaving_the_block_flushes(cluster):
         async with Producer(cluster.client()) as producer:
             delivery = await producer.send("orders", b"key", b"value")
         assert delivery.done()
+        with pytest.raises(HeadgateError, match="opened before"):
+            await producer.__aenter__()
     assert [b"value"] == cluster.stored
 
 
