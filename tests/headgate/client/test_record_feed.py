@@ -142,8 +142,7 @@ async def test_skipped_records_of_a_bucket_range_are_acknowledged_once_from_the_
 async def test_of_a_segment_that_is_being_revoked_nothing_is_reported_as_skipped(kind: SubscriptionType) -> None:
     """Queued records before them may have been discarded."""
     feed = Feed(kind)
-    holding = feed.begin(GRANT)
-    feed.stop(holding)
+    feed.stop(feed.begin(GRANT))
     await asyncio.sleep(1.0)
     feed._record_skipped(GRANT, 10, 12)
     feed._record_skipped(GRANT, 12, 12)

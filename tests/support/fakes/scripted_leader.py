@@ -154,8 +154,7 @@ class ScriptedLeader:
     def _describe(self, request: requests.Request, body: requests.DescribeLeader) -> None:
         deposed = self.epoch < self.cluster.newest_epoch
         if self.answers and not (deposed and self.epoch < body.heard_epoch):
-            described = replies.LeaderReply(instance=f"node-{self.epoch}", window=self.window)
-            self.reply(request, described)
+            self.reply(request, replies.LeaderReply(instance=f"node-{self.epoch}", window=self.window))
 
     def reply(self, request: requests.Request, body: replies.AnyReplyBody, *, epoch: int | None = None) -> None:
         reply = replies.Reply(
