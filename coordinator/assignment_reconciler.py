@@ -120,8 +120,9 @@ class AssignmentReconciler:
     # Events
 
     def invalidate_gate(self) -> None:
-        """Recompute the gate on next use: drained segments, the type or the order changed."""
+        """Recompute the gate, and who is next, on next use: drained segments, the type or the order changed."""
         self._gate = None
+        self._next_owner.clear()
 
     def layout_changed(self) -> None:
         """Drop what is outdated after a split, merge or prune, already applied.

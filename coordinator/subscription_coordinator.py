@@ -382,5 +382,4 @@ class SubscriptionCoordinator:
 
     def _is_current(self, request: requests.LeaveConsumer | requests.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
-        claim = judge_claim(known, request.incarnation, client_id)
-        return claim is Claim.CURRENT
+        return judge_claim(known, request.incarnation, client_id) is Claim.CURRENT

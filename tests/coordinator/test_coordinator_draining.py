@@ -163,7 +163,14 @@ async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: Co
     assert {0, 1, 2} == set(harness.holders())
     harness.register("cyd")
     assert "none" == harness.subscription.order
+    assert not harness.coordinator.reconciler.handovers_complete
+    strict = {"subscription_type": e.SubscriptionType.STREAM, "order": "strict"}
+    harness.propose(e.SubscriptionConfigured(topic_id=1, subscription_id=2, **strict))
+    harness.coordinator.order_changed()  # A later turn adapts.
+    harness.confirm_all()
+    assert harness.coordinator.reconciler.gate.blocked
 
+    harness.register("cyd", incarnation=2, order="none")
     harness.register("dan", order="strict")
     held = {s for s, holding in harness.subscription.holdings.items() if holding.revoked_at_ms is None}
     assert held <= {0}

@@ -3,8 +3,7 @@
 import pytest
 
 from headgate.protocol.requests import ExplainSubscription, PlanChanges
-from shard.reporting.explanation import COST_OF_REASONS
-from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
+from shard.steps import ITEMS_PER_STEP, Steps, complete
 from tests.coordinator.conftest import Lead
 
 SEGMENTS = 4 * ITEMS_PER_STEP + 1
@@ -12,21 +11,6 @@ SEGMENTS = 4 * ITEMS_PER_STEP + 1
 
 def costs(steps: Steps[object]) -> list[int]:
     return list(steps)
-
-
-async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> None:
-    harness = lead("ada", segments=SEGMENTS)
-
-    for steps, full in (
-        (harness.coordinator.describe(), ITEMS_PER_STEP * COST_PER_ITEM),
-        (
-            harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing")),
-            ITEMS_PER_STEP * COST_PER_ITEM * COST_OF_REASONS,
-        ),
-    ):
-        found = costs(steps)
-        assert 4 == found.count(full)
-        assert max(found) <= max(full, 2 * harness.coordinator.size)
 
 
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
