@@ -55,7 +55,7 @@ class ProgressMonitor:
         """Return the slices that others get, and their holders. None: no consumer has stalled or resumed."""
         context, subscription = self._context, self._context.subscription
         limit_ms = subscription.redelivery.policy.max_processing_ms
-        if now < self._due_at or not (limit_ms or self._excluded):
+        if now < self._due_at or not (limit_ms or self._excluded or self.unfinished):
             return None
         self._due_at = now + CHECK_INTERVAL_SECONDS
         now_ms, window = context.ledger.now_ms(), MISSED_HEARTBEATS * context.settings.heartbeat_interval_seconds
@@ -187,7 +187,8 @@ class DeliveryMonitor:
             "policy": self._subscription.redelivery.policy,
             "resuming": parking.resuming_keys(self._subscription, self._topic, request.consumer),
         }
-        if deliveries.sender_of(self._subscription) != request.consumer:
+        if (sender := deliveries.sender_of(self._subscription)) != request.consumer:
+            self.problem = self.problem if sender else ""
             return fields
         self.problem = request.dead_letter_problem
         self._sender_at_ms = max(self._ledger.now_ms(), self._sender_at_ms + 1)

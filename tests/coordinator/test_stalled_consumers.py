@@ -67,6 +67,10 @@ async def test_progress_idleness_and_another_leader_of_a_quiet_subscription_stal
 
     assert {0: "ada", 1: "ben"} == harness.holders()
     assert [] == stalls(harness)
+    assert "ada has acknowledged nothing" in sentences(harness)
+    harness.propose(e.DeliveryPolicySet(topic_id=1, subscription_id=2, policy=e.DeliveryPolicy(), token="none"))
+    await harness.run_with_heartbeats(5)
+    assert "has acknowledged nothing" not in sentences(harness)
 
 
 async def test_a_clock_that_is_set_takes_no_segment_away(lead: Lead):

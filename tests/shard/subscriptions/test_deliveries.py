@@ -104,9 +104,12 @@ async def test_dead_letters_wait_for_none_of_a_topic_that_takes_none(harness: Co
     with patch("shard.subscriptions.deliveries.MAX_DEAD_LETTERS", 2):
         replies = [harness.heartbeat("ada", dead_letter_problem=each) for each in ("", "gone: there is no such topic")]
     assert [[1, 2], [1, 4]] == [[letter.number for letter in reply.dead_letters] for reply in replies]
-    assert "ada" == deliveries.sender_of(harness.subscription)
+    assert ("ada", False) == (deliveries.sender_of(harness.subscription), not harness.coordinator.deliveries.problem)
     harness.disconnect("anonymous/client-ada")
     assert deliveries.sender_of(harness.subscription) is None
+    harness.subscription.redelivery.forget([0])
+    harness.heartbeat("ada")
+    assert "" == harness.coordinator.deliveries.problem, "it is over with the last dead letter"
 
 
 async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_way(harness: CoordinatorHarness) -> None:
