@@ -137,10 +137,10 @@ class DeletedMembers:
 
     def add(self, subscriptions: Iterable[Subscription], at_ms: int, forgotten_ms: int) -> None:
         """Add the consumers of ``subscriptions``, deleted at ``at_ms``, and forget those up to the other time."""
-        members = [member for member in self.members if member[2].at_ms > forgotten_ms]
-        for deleted in subscriptions:
-            members += [(deleted.topic, deleted.name, consumer) for consumer in deleted.consumers.known(at_ms)]
-        self.members = members[-MAX_DELETED_MEMBERS:]
+        members = dict.fromkeys(member for member in self.members if member[2].at_ms > forgotten_ms)
+        for deleted in subscriptions:  # It may know the consumers of an earlier one of its name, which are members.
+            members |= dict.fromkeys((deleted.topic, deleted.name, each) for each in deleted.consumers.known(at_ms))
+        self.members = list(members)[-MAX_DELETED_MEMBERS:]
 
     def of(self, topic: str, subscription: str) -> list[RemovedConsumer]:
         """Return the consumers of all deleted subscriptions of that name in topics of that name."""

@@ -267,7 +267,10 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
     )
     assert not topic.subscriptions["billing"].consumers.find_removed("ada", 3, "c")
 
-    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=603_000)
+    state.apply_all([e.SubscriptionDeleted(topic_id=1, subscription_id=4, token="4")], chunk=5, at_ms=4000)
+    assert 1 == len(state.deleted_members.of("orders", "billing")), "known to both subscriptions"
+
+    state.apply_all(subscription(5, "audit"), chunk=6, at_ms=603_000)
     assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
 
 
