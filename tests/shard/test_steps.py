@@ -3,22 +3,18 @@
 import pytest
 
 from headgate.protocol.requests import ExplainSubscription, PlanChanges
-from shard.steps import ITEMS_PER_STEP, Steps, complete
+from shard.steps import ITEMS_PER_STEP, complete
 from tests.coordinator.conftest import Lead
 
 SEGMENTS = 4 * ITEMS_PER_STEP + 1
-
-
-def costs(steps: Steps[object]) -> list[int]:
-    return list(steps)
 
 
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
     """An item costs 8 to describe and 24 to explain, at most 32 of them in one step, and 2 to encode."""
     harness = lead("ada", segments=200)
     explanation = harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing"))
-    [_copy, *described] = costs(harness.coordinator.describe())
-    [_copy, *explained] = costs(explanation)
+    [_copy, *described] = list(harness.coordinator.describe())
+    [_copy, *explained] = list(explanation)
 
     consumer, encoded = [8], [402]
     assert [200, 200 + 1, *[256] * 6, 64, *encoded] == described
@@ -29,7 +25,7 @@ async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead:
     harness = lead("ada", "bob", segments=SEGMENTS)
     split = PlanChanges(topic="orders", subscription="billing", splits=[1])
 
-    [_copy, *computations] = costs(harness.coordinator.plan(split))
+    [_copy, *computations] = list(harness.coordinator.plan(split))
 
     children, consumers = 2, 2
     gates, targets, lists_of_moves, report = 2, 2, 2, 1
