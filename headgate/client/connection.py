@@ -463,7 +463,7 @@ class Client:
             if kind in ("cluster", "chunk") or named == self.cluster_watch.ledger:
                 handle(message)
 
-        await self.transport.subscribe(topic, on_message, retained=retained)
+        await self.transport.subscribe(topic, on_message, retained=retained, optional=kind == "chunk")
 
     def _count_undecodable(self, kind: str, error: msgspec.DecodeError) -> None:
         self.undecodable_messages += 1

@@ -164,7 +164,9 @@ class MqttTransport:
     def on_refusal(self, handler: Callable[[str], None]) -> None:
         self._refusal_handlers.append(handler)
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
+    async def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, retained: bool = False, optional: bool = False
+    ) -> None:
         """See `Transport.subscribe`. A filter has one handler, the last one passed.
 
         Raises TransportError: the broker rejects this filter.
@@ -177,6 +179,8 @@ class MqttTransport:
             except TransportError:
                 self.router.remove(topic_filter)  # The next connection would end with it.
                 raise
+        if optional:
+            self.router.optional.add(topic_filter)
 
     async def unsubscribe(self, topic_filter: str) -> None:
         self.router.remove(topic_filter)

@@ -54,12 +54,14 @@ class Transport(Protocol):
         all the same.
         """
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
+    async def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, retained: bool = False, optional: bool = False
+    ) -> None:
         """Deliver messages that match ``topic_filter`` to ``handler``, now and after every reconnection.
 
         A new subscription also receives copies of retained messages. They are ignored unless
         ``retained``: a request that any client published with that flag would otherwise be executed
-        again at each reconnection.
+        again at each reconnection. ``optional``: later connections are of use without it, if the broker refuses it.
 
         Returns once the broker has confirmed, or immediately while it is unreachable; the next
         connection subscribes.

@@ -186,8 +186,8 @@ async def test_a_subscription_that_the_broker_rejects_ends_the_watch_and_nothing
     """The transport would request the filter again with each connection, and fail again."""
 
     class RestrictedTransport(FakeTransport):
-        async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
-            await super().subscribe(topic_filter, handler, retained=retained)
+        async def subscribe(self, topic_filter: str, handler: MessageHandler, **options: bool) -> None:
+            await super().subscribe(topic_filter, handler, **options)
             raise TransportError("not allowed")
 
     async with devices.running() as (leader, _), RestrictedTransport(devices.shard.broker, "d", None) as daemon:

@@ -311,17 +311,19 @@ async def test_two_programs_with_one_client_id_are_reported(broker: EmbeddedBrok
 
 async def test_a_rejected_subscription_is_an_error_that_names_the_filter_and_no_reason_not_to_connect_again() -> None:
     class RejectingClient:
-        _disconnected = asyncio.get_running_loop().create_future()
+        _disconnected, refused = asyncio.get_running_loop().create_future(), {"secret"}
 
         async def subscribe(self, filters: list[tuple[str, int]], **_: float) -> list[object]:
-            return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
+            return [paho.mqtt.client.ReasonCode(9, identifier=128 * (each in self.refused)) for each, _ in filters]
 
     transport = MqttTransport("no-broker.invalid", 1, "a")
     transport._attempt = Attempt(cast("Any", RejectingClient()), cast("Any", None), accepted=True)
-    await transport.subscribe("open", lambda *_: None)
+    await transport.subscribe("open", lambda *_: None, optional=True)
     with pytest.raises(TransportError, match="subscription to secret:"):
         await transport.subscribe("secret", lambda *_: None)
     assert transport.router.filters == ["open"]
+    RejectingClient.refused.add("open")
+    await transport._subscribe_all(cast("Any", RejectingClient()))
 
 
 @pytest.mark.parametrize("host", ["a..b", "ä" * 64, ".", "no-broker.invalid"])

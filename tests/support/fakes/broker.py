@@ -320,7 +320,7 @@ class FakeTransport:
     def on_refusal(self, handler: Callable[[str], None]) -> None:
         self._refusal_handlers.append(handler)
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False, **_: bool) -> None:
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
         self._matched.clear()
         await self._confirmed(lambda link: self._add_subscription(link, topic_filter))
