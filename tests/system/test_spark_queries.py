@@ -405,7 +405,7 @@ async def compacting(tls: bool, tmp_path: Path) -> AsyncIterator[Cluster]:
         folder = str(tmp_path / "drain")
         made.sections["drain"] = DrainSettings(socket=made.spark.socket, folder=folder, master="local[1]")
         made.sections["compaction"] = CompactionSettings(min_chunks=8, delay_seconds=0.0, delete_delay_seconds=60.0)
-        made.sections["snapshots"] = SnapshotSettings(min_chunks=50, min_interval_seconds=1.0)
+        made.sections["snapshots"] = SnapshotSettings(min_chunks=25, min_interval_seconds=1.0)
         await made.start_leader()
         yield made
 

@@ -137,6 +137,21 @@ async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage:
         assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
 
 
+async def test_a_leader_that_misses_an_old_chunk_leads_again_once_it_is_back() -> None:
+    """Its snapshot includes the chunk, so nothing but the end of the term says what is wrong."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading() as a:
+        for _ in range(2):
+            a.leader.commit.barrier()
+            await a.leader.commit.flush()
+        assert await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+        lost = cluster.objects.pop(CHUNK_2)
+        await until(lambda: a.controller.leadership.role is Role.FAILED, 31)
+        assert "chunk 2 is missing" in str(a.controller.follower.fault)
+        cluster.objects[CHUNK_2] = lost
+        await until(lambda: a.leads, 61)
+
+
 async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() -> None:
     """By number, the hole looks like the end of the ledger; only a listing shows what follows."""
     cluster = Cluster()

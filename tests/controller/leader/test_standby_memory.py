@@ -42,10 +42,8 @@ async def test_a_follower_without_memory_releases_the_state_and_follows_the_term
         propose_topic(leader, "other")
         await until(lambda: follower.controller.follower.end.chunk == 3)
 
-        assert ("a", 1) == (
-            follower.controller.follower.end.leader_instance,
-            follower.controller.follower.end.leader_epoch,
-        )
+        end = follower.controller.follower.end
+        assert ("a", 1) == (end.leader_instance, end.leader_epoch)
         assert not follower.controller.follower.state.topics
 
 

@@ -9,11 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
+from controller.leader.term import begin_term
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.objects import IDENTITY_PATH, begun_path
 from headgate.model import entries as e
+from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -53,6 +55,12 @@ async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one
 
     assert [(1, "other"), (2, "late")] == await cluster.terms()
     assert contender.store.pauses == pytest.approx([0, 0], abs=0.1)  # type: ignore[attr-defined]
+
+
+async def test_the_time_of_a_ledger_does_not_go_back_with_the_clock_of_a_new_leader() -> None:
+    kept = LedgerInMemory(8)
+    await begin_term(kept.ledger, kept.state, "late", now_ms=3, term_id=77)
+    assert 8 == (await kept.ledger.header(9)).at_ms
 
 
 async def test_a_daemon_with_another_ledger_than_its_cluster_ends_before_it_writes() -> None:

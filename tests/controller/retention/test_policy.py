@@ -178,13 +178,15 @@ def test_a_record_that_is_not_yet_in_its_dead_letter_topic_retains_its_segment()
     assert pruning(SPLIT, parked).segments == ()
 
 
-@pytest.mark.parametrize(
-    "change", ["subscription_id", "order", "progress.seek_generation", "consumers.unused_since_ms"]
-)
+OF_BASIS = ["subscription_id", "type", "order", "progress.seek_generation", "consumers.unused_since_ms"]
+
+
+@pytest.mark.parametrize("change", [*OF_BASIS, "redelivery.policy"])
 def test_a_decision_is_made_again_after_what_may_retain_more(change: str) -> None:
     changed = subscription()
     *part, name = change.split(".")
-    setattr(attrgetter(*part)(changed) if part else changed, name, 5)
+    value = DeliveryPolicy(ignored_by_retention=True) if name == "policy" else 5
+    setattr(attrgetter(*part)(changed) if part else changed, name, value)
     assert prune_basis(SPLIT, [subscription()]) != prune_basis(SPLIT, [changed])
 
 

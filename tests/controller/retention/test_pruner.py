@@ -145,17 +145,18 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
             return 0
 
         leader.pruner.context = replace(leader.context, delete_data=delete)
-        shard.store.freeze()
+        shard.store.refuses_writes = True
         await asyncio.sleep(100)
         assert set(leader.state.tombstones) == {(1, 0)}
         assert attempts == []
-        shard.store.thaw()
+        shard.store.refuses_writes = False
         await asyncio.sleep(20)
         assert attempts == [1]
 
 
 async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> None:
-    shard = OneShard()
+    """Those of subscriptions that the cluster ignores, too."""
+    shard = OneShard(retention=RetentionSettings(ignore_subscriptions=True))
     async with _split_topic(shard) as (leader, client):
         await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
         answer = await client.call(requests.PruneTopic, topic="orders", token="4")
@@ -179,6 +180,10 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
         assert _segments(leader) == [1, 2]
         registered = await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"
+        await client.call(requests.SplitSegment, topic="orders", segment=1, token="7")
+        assert (await client.call(requests.PruneTopic, topic="orders", token="8")).result.segments == (1,)
+        again = await client.call(requests.PruneTopic, topic="orders", token="6")
+        assert again.result.segments == (0,), "not what another command has pruned since"
         unknown = await client.call(requests.PruneTopic, topic="missing", token="7")
         assert unknown.verdict == "invalid"
 

@@ -32,16 +32,16 @@ async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> 
 
 
 @pytest.mark.parametrize("earlier", [True, False], ids=["an earlier one", "the whole ledger"])
-@pytest.mark.parametrize("broken", [b"", b"half", None], ids=["empty", "foreign", "truncated"])
-async def test_a_damaged_snapshot_is_reported_and_what_is_before_it_is_read(
-    broken: bytes | None, earlier: bool
-) -> None:
+@pytest.mark.parametrize("broken", ["empty", "foreign", "truncated", "endless"])
+async def test_a_damaged_snapshot_is_reported_and_what_is_before_it_is_read(broken: str, earlier: bool) -> None:
     ledger = LedgerInMemory(4)
     if earlier:
         await ledger.snapshot()
     ledger.grow()
     path = snapshot_path(0, await ledger.snapshot())
-    ledger.store.objects[path] = ledger.store.objects[path][:-20] if broken is None else broken
+    whole, store = ledger.store.objects[path], ledger.store
+    store.objects[path] = {"empty": b"", "foreign": b"half", "truncated": whole[:-20]}.get(broken, whole)
+    store.endless |= {path} if broken == "endless" else set()
     state, read = await ledger.restored()
 
     assert everything(ledger.state) == everything(state)
@@ -90,6 +90,21 @@ async def test_a_listing_that_does_not_show_the_newest_chunks_yet_hides_none_and
         state, _ = await kept.restored()
         assert state.chunk == 12
     assert kept.unusable == 0
+
+
+async def test_a_chunk_that_is_written_after_it_was_missed_and_before_the_listing_is_no_hole() -> None:
+    kept = LedgerInMemory(4)
+    state, _ = await kept.restored()
+    listed = kept.store.names
+
+    async def names(prefix: str, after: str = "") -> list[str]:
+        await asyncio.sleep(1)
+        if kept.state.chunk < 6:
+            kept.grow()
+        return await listed(prefix, after)
+
+    kept.store.names = names  # type: ignore[method-assign]
+    assert 6 == (await catch_up(kept.ledger, state, kept.on_unusable, urgent=True))[0].chunk
 
 
 async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot() -> None:

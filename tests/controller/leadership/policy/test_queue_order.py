@@ -50,12 +50,7 @@ def test_the_next_one_is_behind_the_first_and_takes_its_place() -> None:
 def test_other_data_is_no_order(data: bytes) -> None:
     """Rule 5."""
     assert read_order(data) == QueueOrder()
-
-
-def test_an_order_is_read_as_it_was_written() -> None:
-    order = QueueOrder(first=A, fixed=True, successor=B, next=C)
-
-    assert read_order(msgspec.json.encode(order)) == order
+    assert read_order(msgspec.json.encode(order := QueueOrder(A, True, B, C))) == order
 
 
 def test_the_newest_node_of_an_instance_counts() -> None:
@@ -76,10 +71,7 @@ DAEMONS = [LiveDaemon("a"), LiveDaemon("b"), LiveDaemon("c")]
 
 def queues(*holders_and_next: str) -> dict[int, SeenQueue]:
     """Return shard → queue; "ab" has holder a, then b."""
-    return {
-        shard: SeenQueue(names[0], frozenset(names[1:]), next=names[1:2])
-        for shard, names in enumerate(holders_and_next)
-    }
+    return {n: SeenQueue(each[0], frozenset(each[1:]), next=each[1:2]) for n, each in enumerate(holders_and_next)}
 
 
 def test_the_last_in_line_are_left_until_the_locks_differ_by_one() -> None:
@@ -131,12 +123,7 @@ def test_shards_stay_somewhere_whatever_the_queues_are(orders: list[list[str]]) 
     """Rule 3. Each daemon that has locks decides from the same view, and goes to the end of the queues that it leaves."""
     for _ in range(len(orders) * 3):
         seen = queues(*("".join(order) for order in orders))
-        left = {
-            shard: name
-            for name in "abc"
-            for shard in left_to_others(name, seen, seen, DAEMONS)
-            if orders[shard][0] == name
-        }
+        left = {n: name for name in "abc" for n in left_to_others(name, seen, seen, DAEMONS) if orders[n][0] == name}
         if not left:
             break
         for shard, name in left.items():

@@ -23,16 +23,8 @@ def moves(reason: TransferReason, shards: int = 10, source: str = "a") -> list[M
 
 
 def started(reason: TransferReason, **history: object) -> list[int]:
-    return [
-        each.shard
-        for each in startable(
-            moves(reason),
-            "a",
-            History(**{"led_since": LED, "started_at": 0.0} | history),
-            NOW,
-            settle_seconds=SETTLE_SECONDS,
-        )
-    ]
+    known = History(**{"led_since": LED, "started_at": 0.0} | history)
+    return [each.shard for each in startable(moves(reason), "a", known, NOW, settle_seconds=SETTLE_SECONDS)]
 
 
 def test_one_shard_after_the_other_is_spread() -> None:

@@ -121,9 +121,7 @@ def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(ro
         pytest.param(None, "b", Role.FOLLOWING, "no daemon is known", id="the term outlived its leader"),
         pytest.param("b", "c", Role.FOLLOWING, "daemon 'b' holds its lock", id="the leader died"),
         pytest.param("b", "", Role.FOLLOWING, "this daemon has read no term of it", id="the first term has not begun"),
-        pytest.param(
-            "a", "a", Role.FOLLOWING, "this daemon has given its lock up", id="ZooKeeper has not said who has it"
-        ),
+        pytest.param("a", "a", Role.FOLLOWING, "this daemon has given its lock up", id="no other holder is known"),
         pytest.param("b", "", Role.FAILED, None, id="its ledger is unreadable here"),
         pytest.param("a", "a", Role.CATCHING_UP, "this daemon .* has begun no term", id="this daemon's last term"),
     ],
