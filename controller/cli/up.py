@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -198,9 +199,10 @@ class _Node:
         self._external = None if options.external is None else options.external.absolute()
         if self._external is not None:
             read_tables(self._external)
-        ports = {}
-        for name in ("mqtt_port", "zookeeper_port", "http_port"):
-            choice = (getattr(each, name) for each in (options, previous, DEFAULT_PORTS))
+        ports: dict[str, int] = {}
+        names = ("mqtt_port", "zookeeper_port", "http_port")
+        for name in sorted(names, key=lambda name: not getattr(options, name)):  # Defaults avoid what is requested.
+            choice = *(getattr(each, name) for each in (options, previous, DEFAULT_PORTS)), ports.values()
             port = reserved_ports.enter_context(reserve_port(f"--{name.replace('_', '-')}", *choice))
             ports[name] = port.number
         self._node_state = NodeState(
@@ -355,7 +357,7 @@ class _Node:
 def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:
     client_file = folder / CLIENT_FILE
     default = folder == Path("headgate-data").absolute()
-    command = "headgate" if default else f"headgate --config {client_file}"
+    command = "headgate" if default else f"headgate --config {quote(str(client_file))}"
     scheme = "http" if security is None else "https"
     return "\n".join(
         (

@@ -7,6 +7,7 @@ the last start are saved, so that clients can wait for a restart.
 import contextlib
 import fcntl
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Self
 
@@ -95,21 +96,20 @@ class DataFolder:
         return path
 
 
-def reserve_port(option: str, requested: int | None, previous: int, default: int) -> ReservedPort:
+def reserve_port(
+    option: str, requested: int | None, previous: int, default: int, reserved: Collection[int] = ()
+) -> ReservedPort:
     """Reserve a port: the ``requested`` one (0: any free port), else the previous one, the default one, or any.
+
+    ``reserved``: those that this node has reserved for others. They look free, as to the servers that will use them.
 
     Raises:
         ConfigError: the requested port is in use.
     """
+    for port in filter(None, (requested,) if requested is not None else (previous, default)):
+        with contextlib.suppress(OSError):  # Another program may take it meanwhile.
+            if port not in reserved and port_is_free(port):
+                return ReservedPort(port)
     if requested:
-        if (reserved := _try_reserve(requested)) is None:
-            raise ConfigError(f"{option} {requested}: the port is in use; choose another, or 0 for any free one")
-        return reserved
-    reserved_ports = map(_try_reserve, () if requested == 0 else filter(None, (previous, default)))
-    return next(filter(None, reserved_ports), None) or ReservedPort()
-
-
-def _try_reserve(port: int) -> ReservedPort | None:
-    with contextlib.suppress(OSError):  # Another program may take it meanwhile.
-        return ReservedPort(port) if port_is_free(port) else None
-    return None
+        raise ConfigError(f"{option} {requested}: the port is in use; choose another, or 0 for any free one")
+    return ReservedPort()

@@ -44,6 +44,16 @@ def test_a_folder_that_was_moved_keeps_its_ledger(invoke: Invoke, recorder: Node
     assert recorder.events.count(moved) == 1
 
 
+def test_a_requested_port_is_not_that_of_another_server(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    up(invoke, tmp_path, *ANY_PORTS)
+    port = str(recorder.settings[0].broker.port)
+    up(invoke, tmp_path, "--http-port", port)
+    refused = invoke("up", "--data", str(tmp_path), "--http-port", port, "--mqtt-port", port)
+
+    assert recorder.settings[1].http.port == int(port) != recorder.settings[1].broker.port
+    assert f"--http-port {port}: the port is in use" in refused.stderr
+
+
 def test_the_end_of_a_further_daemon_is_printed(invoke: Invoke, tmp_path: Path):
     result = invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
 
@@ -254,11 +264,8 @@ def test_every_connection_of_the_daemon_uses_tls_and_a_secret(invoke: Invoke, re
     (running,) = recorder.settings
     shared = load_settings(tmp_path / "headgate.toml", default_instance=running.instance.name)
     for settings in (running, shared):
-        assert settings.broker.tls
-        assert settings.zookeeper.tls
-        assert settings.http.certificate_file
-        assert settings.http.tokens_file
-        assert not settings.access.open
+        assert (settings.broker.tls, settings.zookeeper.tls, settings.access.open) == (True, True, False)
+        assert None not in (settings.http.certificate_file, settings.http.tokens_file)
         assert settings.broker.password() not in {None, settings.zookeeper.password()}
     assert None not in recorder.tls.values()
     assert recorder.tls["zookeeper"].client, "ZooKeeper admits only the daemons"

@@ -6,7 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -94,8 +94,8 @@ def test_a_damaged_state_file_is_named_with_a_remedy(damaged: bytes, tmp_path: P
         folder.load_state()
 
 
-def chosen(*wishes: int | None) -> int:
-    with reserve_port("--mqtt-port", *wishes) as held:
+def chosen(*wishes: int | None, reserved: Sequence[int] = ()) -> int:
+    with reserve_port("--mqtt-port", *wishes, reserved) as held:
         return held.number
 
 
@@ -110,4 +110,5 @@ def test_the_default_is_the_last_port_then_the_usual_one_then_any(busy_port: int
     with ReservedPort() as last, ReservedPort() as usual:
         assert chosen(None, last.number, usual.number) == last.number
         assert chosen(None, busy_port, usual.number) == usual.number
+        assert chosen(None, last.number, usual.number, reserved=[last.number]) == usual.number
     assert chosen(None, busy_port, busy_port) not in (0, busy_port)
