@@ -215,7 +215,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
             f"org.apache.zookeeper.server.{self._main_class}",
             str(config),
         ]
-        return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", self._ready(_is_zookeeper_ready, port))
+        ready, environ = self._ready(_is_zookeeper_ready, port), {"LC_ALL": "C.UTF-8"}  # As Spark.
+        return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", ready, environ=environ)
 
     def _settings(self, port: int) -> str:
         return zookeeper_config(self.folder, port, self._tls)
@@ -287,7 +288,8 @@ def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> s
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    # Java reads Latin-1: any other character of a path would be another one there, without an escape as in JSON.
+    return "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in settings.items())
 
 
 def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]:

@@ -106,6 +106,7 @@ def build_session(
             f"add {IPV4}/8 dev lo), or use a Spark Connect server (sc://host:port) or drain.results of another machine"
         )
     os.environ["JAVA_HOME"] = str(find_java(wrapper_folder))
+    os.environ["LC_ALL"] = "C.UTF-8"  # Without UTF-8, Java opens paths of ASCII only.
     settings = dict(SETTINGS, **{"spark.driver.memory": driver_memory})
     # Workers that read objects (drain.spark.object_reader) need the packages of this
     # interpreter. On a cluster its path may differ.
