@@ -94,7 +94,7 @@ def _token(authorization: str) -> str:
     scheme, _, value = authorization.partition(" ")
     match scheme.lower():
         case "bearer":
-            return value.strip()
+            return value.strip() if value.isascii() else ""  # Others may be bytes that cannot be encoded again.
         case "basic":
             try:
                 pair = base64.b64decode(value.strip(), validate=True).decode()

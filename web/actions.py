@@ -71,7 +71,7 @@ async def _seek(admin: Admin, topic: str, subscription: str, to: str, *, dry_run
     moves = (await admin.seek(topic, subscription, **_place(to, "to"), dry_run=dry_run)).moves
     moved = [each for each in moves if each.from_offset != each.to_offset]
     texts = [f"segment {each.segment} moves from offset {each.from_offset} to {each.to_offset}" for each in moved]
-    return texts or [f"no position differs: {subscription} is there already"]
+    return texts or [f"no position differs, and what {subscription} has acknowledged behind them is delivered again"]
 
 
 async def _topic(admin: Admin, topic: str) -> list[str]:

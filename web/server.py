@@ -193,7 +193,10 @@ class _Metrics:
         self._rendered = ("", b"", 0.0)
 
     async def respond(self, request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        except TypeError:  # The library compares a version that is no number.
+            encode, content_type = choose_encoder("")
         loop = asyncio.get_running_loop()
         async with self._rendering:
             rendered_type, body, at = self._rendered

@@ -10,6 +10,7 @@ import msgspec
 
 from headgate.model.entries import Balance, DeliveryPolicy, Order, SubscriptionType
 from headgate.model.identifiers import ANONYMOUS, Generation, Offset, SegmentId
+from headgate.model.layout import BucketRange
 
 Outlook = Literal["empty", "shrinking", "never", "unknown", "not_tracked"]
 """``never``: at the current rates it does not shrink. ``unknown``: the records or the rates are not known (yet)."""
@@ -105,6 +106,13 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Start of its grace period; None: it is connected."""
     last_heard_age_ms: int | None = None
     """Time since its last message, or since its leader began; None: it is disconnected."""
+
+    @property
+    def holdings(self) -> list[str]:
+        """What it reads: whole segments, then the key buckets of shared ones, such as ``3[0-7]``."""
+        shared = {segment for segment, _, _ in self.bucket_ranges}
+        whole = [str(segment) for segment in self.segments if segment not in shared]
+        return whole + [str(BucketRange(*each)) for each in self.bucket_ranges]
 
 
 class BucketRangeAssignment(msgspec.Struct, frozen=True, kw_only=True):

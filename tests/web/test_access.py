@@ -33,6 +33,7 @@ def basic(text: str) -> str:
         ("Basic ///", "wrong_token"),
         ("Basic " + base64.b64encode(b"a:\xff").decode(), "wrong_token"),
         (f"Digest {TOKEN}", "wrong_token"),
+        ("Bearer \udcff", "wrong_token"),  # a byte that is no text
     ],
 )
 def test_a_token_is_sent_as_a_bearer_token_or_as_a_password(authorization: str | None, denial: str | None) -> None:

@@ -59,6 +59,7 @@ async def test_scrapes_within_a_second_share_a_rendering_per_content_type(monkey
         _, headers, text = await harness.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
         assert harness.scrapes == 2
         assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert (await harness.get("/metrics", Accept="text/plain; version=new"))[0] == 200
         assert text.endswith("# EOF\n")
 
 

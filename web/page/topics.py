@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headgate.model.identifiers import SegmentId
-from headgate.model.layout import BucketRange
 from headgate.model.text import listed
 from headgate.views.cluster import SubscriptionSummary
 from headgate.views.explanations import BlockingSegment
@@ -351,8 +350,7 @@ def _state(gone_at_ms: int | None, now_ms: int) -> Html:
 
 
 def _held(consumer: ConsumerInfo) -> str:
-    parts = {each.segment: str(BucketRange(*each)) for each in consumer.bucket_ranges}
-    return listed([parts.get(each, each) for each in consumer.segments]) or f"none: {consumer.idle}"
+    return listed(consumer.holdings) or f"none: {consumer.idle}"
 
 
 def _ago(age_ms: int | None) -> str:

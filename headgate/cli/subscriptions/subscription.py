@@ -99,9 +99,7 @@ def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, 
 
 
 def describe_holdings(consumer: ConsumerInfo) -> str:
-    shared = {part[0] for part in consumer.bucket_ranges}
-    whole = [str(segment) for segment in consumer.segments if segment not in shared]
-    return ", ".join(whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]) or f"none: {consumer.idle}"
+    return ", ".join(consumer.holdings) or f"none: {consumer.idle}"
 
 
 @command(
@@ -150,7 +148,7 @@ def _print_subscription(described: SubscriptionInfo) -> None:
             for name, segment in format_grants(described.segments)
         ],
         numbers=("segment", "unacknowledged"),
-        drop=("generation", "weight", "end", "acknowledged", "label"),
+        drop=("generation", "weight", "end", "acknowledged", "checkpoint"),
     )
     if not described.consumers:
         click.echo("no consumers")

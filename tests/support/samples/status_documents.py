@@ -165,7 +165,7 @@ CONSUMERS = (
         host="plant-7",
         version="1.0",
         last_heard_age_ms=3000,
-        bucket_ranges=(HeldBucketRange(1, 8, 16),),
+        bucket_ranges=(HeldBucketRange(1, 8, 12), HeldBucketRange(1, 12, 16)),
     ),
     ConsumerInfo(
         consumer="bob",

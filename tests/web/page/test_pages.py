@@ -151,6 +151,10 @@ def test_what_waits_is_said_in_the_words_of_explain():
     assert "segments 2, 3 wait for segment 0. Segment 0 has 100 unacknowledged records." in text
 
 
+def test_a_consumer_is_shown_with_each_range_that_it_reads():
+    assert "0, 1[8-11], 1[12-15]" in text_of(subscription_page(subscription_document()).parts["consumers"])
+
+
 # Values as people read them.
 
 
