@@ -144,8 +144,8 @@ def move_subscription(context: CommandContext, topic: str, name: str, target: Ma
     if context.asks_first:
         proposed = request(dry_run=True)
         _print_moves(proposed, err=True)
-        if any(move.from_offset != move.to_offset for move in proposed.moves):
-            ask_first(f"Move {what}?", f"{what} was not moved")
+        # Also if no position differs: what was acknowledged behind them is delivered again.
+        ask_first(f"Move {what}?", f"{what} was not moved")
     answer = request(dry_run=context.dry_run)
     if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return

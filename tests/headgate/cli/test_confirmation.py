@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info
 from tests.headgate.cli.subscriptions.test_parking import parked_key
-from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
+from tests.support.fakes.cli_client import MOVES, FakeCluster, InProcessContext, segment, subscription, topic
 
 SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
 DESTRUCTIVE = [
@@ -93,6 +93,14 @@ def test_what_is_destroyed_is_what_was_shown_and_its_id_says_which(
     ids = {"topic": {"topic_id": 1}, "subscription": {"topic_id": 1, "subscription_id": 5}}
     ids["consumer"] = ids["subscription"] | {"consumer_incarnation": 1}
     assert ids[command[0]].items() <= asdict(sent).items()
+
+
+def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCluster, context: InProcessContext):
+    """What was acknowledged behind the positions is delivered again."""
+    context.is_terminal, orders.moves = True, MOVES[2:]
+
+    assert 1 == invoke(*SEEK, stdin="n\n").exit_code
+    assert [] == changes(orders)
 
 
 @each_command

@@ -151,6 +151,7 @@ class FakeCluster:
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
     parked: list[ParkedKeyInfo] = field(default_factory=list)
+    moves: list[SegmentSeek] = field(default_factory=lambda: MOVES)
     overview: ClusterInfo | None = None
     """What daemons know of each other; None: no shard has a leader."""
     source: TopicSource | None = None
@@ -276,7 +277,7 @@ class FakeAdmin(OfflineAdmin):
                 cluster.subscriptions += [] if known else [described]
                 described = known[0] if known else described
             case requests.SeekSubscription():
-                return replies.SeekReply(SeekResult(seek_generation=7, moves=MOVES))
+                return replies.SeekReply(SeekResult(seek_generation=7, moves=cluster.moves))
             case requests.SetDeliveryPolicy():
                 policy = DeliveryPolicy(
                     max_deliveries=request.max_deliveries or 0, dead_letter_topic=request.dead_letter_topic or ""
