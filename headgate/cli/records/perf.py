@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from headgate import Consumer
 
 AT_ONCE = 10_000
-"""Records of one `send_many`. As many more are sent while they wait for their outcome."""
-QUIET_SECONDS = 2.0
-"""A consumer that gets nothing for so long has read everything."""
+"""Records of one `send_many`, up to `BYTES_AT_ONCE`. As many more are sent while they wait for their outcome."""
+BYTES_AT_ONCE = 16 * 1024 * 1024
 DISTINCT = 1000
 """Values and keys that repeat."""
 
-_size = click.option("--size", type=click.IntRange(8), default=100, show_default=True, help="Bytes of a value.")
+_size = click.option(
+    "--size", type=click.IntRange(8, 1_000_000), default=100, show_default=True, help="Bytes of a value."
+)
 
 
 @click.group()
@@ -45,13 +46,14 @@ def produce(context: CommandContext, topic: str, records: int, size: int) -> Non
         import asyncio  # noqa: PLC0415
         import os  # noqa: PLC0415
 
+        at_once = max(1, min(AT_ONCE, BYTES_AT_ONCE // size))
         keys = cycle([b"key-%d" % number for number in range(DISTINCT)])
-        values, sent = cycle([os.urandom(size) for _ in range(DISTINCT)]), []
+        values, sent = cycle([os.urandom(size) for _ in range(min(DISTINCT, at_once))]), []
         async with context.open_producer(name=None) as producer:
             await producer.send_and_wait(topic, b"first", b"")
             began = asyncio.get_running_loop().time()
-            for first in range(0, records, AT_ONCE):
-                count = min(AT_ONCE, records - first)
+            for first in range(0, records, at_once):
+                count = min(at_once, records - first)
                 sent.append(await producer.send_many(topic, [*islice(keys, count)], [*islice(values, count)]))
                 if len(sent) > 1:
                     await sent.pop(0)
@@ -73,7 +75,8 @@ def consume(context: CommandContext, topic: str) -> None:
         loop, count, size_bytes, last_at = asyncio.get_running_loop(), 0, 0, 0.0
         async with _opened(context, topic, start="earliest") as consumer:
             began = loop.time()
-            while found := await consumer.get_many(AT_ONCE, QUIET_SECONDS):
+            async for first in consumer.until_caught_up():
+                found = [first, *await consumer.get_many(AT_ONCE)]
                 count, size_bytes = count + len(found), size_bytes + sum(len(each.value) for each in found)
                 last_at = loop.time()
             return count, size_bytes, max(last_at - began, 1e-9)
