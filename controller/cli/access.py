@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.cli.run import config_option, read_settings
+from controller.local.private_file import OWNER_ONLY
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import print_table
@@ -125,9 +126,6 @@ def _rules(settings: Settings) -> AccessRules:
     if settings.access.file is None:
         raise ConfigError("access control is off ([access] open = true): name a file in [access] file first")
     return settings.access.rules()
-
-
-OWNER_ONLY = 0o600
 
 
 @click.group()

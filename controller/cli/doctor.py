@@ -75,13 +75,16 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
 def _folders(settings: Settings) -> list[Finding]:
     found = []
     for use, folder in measured_folders(settings).items():
-        exists = folder.is_dir()
+        try:
+            exists = folder.is_dir()
+        except OSError as error:
+            remedy = "correct it, or run this as the user of the daemon, who must be able to enter the folders above it"
+            found.append(problem(f"{use} folder", f"{folder}: {error.strerror}", remedy))
+            continue
         mode = folder.stat().st_mode if exists else 0
         writable = exists and os.access(folder, os.W_OK | os.X_OK)
-        facts = judge.judge_folder(
-            f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode, is_ledger=use == "ledger"
-        )
-        found.append(facts)
+        facts = {"exists": exists, "writable": writable, "is_ledger": use == "ledger"}
+        found.append(judge.judge_folder(f"{use} folder", str(folder), mode=mode, **facts))
         usage, needed_bytes = disk_usage(folder), FREE_MEGABYTES * 1_000_000
         space = usage.free_bytes, usage.size_bytes, needed_bytes
         found.append(judge.judge_space(f"{use} space", str(folder), *space, lacks_inodes=usage.lacks_inodes))

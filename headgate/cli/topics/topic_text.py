@@ -118,18 +118,12 @@ def draw_topic(topic: TopicInfo) -> list[str]:
         head += f", source {topic.external.source}" if topic.external.source else ""
     rows = [("segment", "hashes", "state", "records", "size", "")]
     rows += [_row(tree, segment) for tree, segment in _forest(topic.segments)]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    widths = [max(map(len, texts)) for texts in zip(*rows, strict=True)]
     lines = [head, ""]
-    for tree, hashes, state, records, size, note in rows:
-        cells = (
-            tree.ljust(widths[0]),
-            hashes.ljust(widths[1]),
-            state.ljust(widths[2]),
-            records.rjust(widths[3]),
-            size.rjust(widths[4]),
-            note,
-        )
-        lines.append("  ".join(cells).rstrip())
+    for row in rows:
+        tree, hashes, state, note = (row[column].ljust(widths[column]) for column in (0, 1, 2, 5))
+        records, size = (row[column].rjust(widths[column]) for column in (3, 4))
+        lines.append(f"{tree}  {hashes}  {state}  {records}  {size}  {note}".rstrip())
     if topic.external is None or topic.external.hash_bits:
         lines += ["", f"0000 {_hash_range_bar(active)} ffff"]
     lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
@@ -196,14 +190,11 @@ def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | No
 def _hash_range_bar(active: list[SegmentInfo]) -> str:
     """Return the key-hash range as one bar, with the number of each active segment where it fits."""
     bar = ["─"] * HASH_BAR_CELLS
-    labels_at: list[tuple[int, int, str]] = []
     for segment in active:
         first = segment.first_hash * HASH_BAR_CELLS // _HASHES
         end = (segment.last_hash + 1) * HASH_BAR_CELLS // _HASHES
         bar[first] = "├"
-        labels_at.append((first, end, str(segment.segment)))
-    for first, end, name in labels_at:
-        width = end - first - 1
+        name, width = str(segment.segment), end - first - 1
         if len(name) <= width:
             start = first + 1 + (width - len(name)) // 2
             bar[start : start + len(name)] = list(name)

@@ -71,15 +71,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_next_start_uses_the_same_files(tmp_path: Path):
-    LocalCertificateAuthority(tmp_path).issue("broker", hosts=HOSTS)
-    before = contents(tmp_path)
-
-    LocalCertificateAuthority(tmp_path).issue("broker", hosts=HOSTS)
-
-    assert before == contents(tmp_path)
-
-
 @pytest.mark.parametrize(
     "change", ["expires soon", "other hosts", "other purpose", "other authority", "other key", "no key"]
 )
