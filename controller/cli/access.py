@@ -86,7 +86,7 @@ def list_users(context: CommandContext, config: Path) -> None:
     if not context.printed_as_json(documents):
         print_table(columns, rows)
         click.echo()
-        print_table(quota_columns, quotas)
+        print_table(quota_columns, quotas, numbers=QUOTAS, drop=("producers", "consumers", "subscriptions"))
 
 
 @command(

@@ -123,8 +123,6 @@ class AccessPlugin(BaseAuthPlugin, BaseTopicPlugin):
 
 
 MQTT_3_1_1: Final = 4
-
-
 _read_connect = ConnectPayload.from_stream
 
 

@@ -30,7 +30,6 @@ NEVER: Final = 1 << 30
 
 log = structlog.get_logger(__name__)
 
-
 MAX_PROMOTIONS: Final = 25
 MAX_ENDED_TERMS: Final = 100
 ALL_SECONDS: Final = 3600.0

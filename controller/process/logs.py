@@ -33,8 +33,6 @@ LIBRARY_LEVELS = {
     "asyncio": logging.WARNING,
 }
 """Minimum level per library; At level ``debug``, INFO for all."""
-
-
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 

@@ -33,8 +33,6 @@ from headgate.transport.connection_options import FILES, is_loopback, password_w
 from headgate.transport.loopback import host_port
 
 HTTP_FILES: Final = ("certificate_file", "key_file", "client_ca_file", "tokens_file", "peer_ca_file")
-
-
 EVERY_ADDRESS: Final = ("0.0.0.0", "[::]")  # noqa: S104 - compared, not listened on
 _USERNAME = re.compile(r"[!-9;-~]+")
 """ASCII without space, and without the colon that separates user and password."""

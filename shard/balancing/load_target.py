@@ -44,7 +44,6 @@ TOLERANCE_PERCENT = 20
 """Allowed deviation from the fair load. It exceeds the random error of smoothed weights over several
 keys, and a consumer that runs at two thirds of its capacity does not notice it."""
 
-
 KeyT = TypeVar("KeyT", bound=SegmentSlice)
 
 

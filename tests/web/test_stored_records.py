@@ -149,7 +149,6 @@ def test_bytes_are_shown_as_text_or_digits_up_to_a_limit():
 
 # Events over HTTP, from a ledger in a folder: what is shown, its pages and limits, and what is left out.
 
-
 PARKED = e.KeyParked(topic_id=1, subscription_id=7, key=b"alice", reason="amount of alice is negative")
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import click
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 JSON_HELP: Final = "Print the result as one JSON document."
 _GAP = 3
+_SHORTEST = 8
+"""A text of a table is not cut to fewer characters."""
 _PIPE_COLUMNS = 200
 UNKNOWN: Final = "?"
 NONE: Final = "-"
@@ -49,7 +51,8 @@ def print_table(
 
     Columns of numbers, and those named in ``numbers`` whose numbers are texts, are aligned right.
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until the others fit. The last
-    column wraps at spaces, and inside a word only if it is longer than the column. Others end with "…" if they must.
+    column wraps at spaces, and inside a word only if it is longer than the column. Other texts end with "…" if they
+    must, numbers never: without its end, one would be another number.
     """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -65,14 +68,14 @@ def print_table(
     cells = [["-" if cell is None else str(cell) for cell in row] for row in values]
     file = sys.stderr if err else sys.stdout
     width = available_columns(file)
-    shown = fitting_columns(columns, cells, drop, width)
+    shown, text_width = fitting_columns(columns, cells, drop, right, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index in shown:
-        is_last = index == len(columns) - 1
-        justify: Literal["left", "right"] = "right" if columns[index] in right else "left"
-        table.add_column(
-            columns[index], justify=justify, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last
-        )
+        name, is_last = columns[index], index == len(columns) - 1
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        overflow: Literal["fold", "ellipsis"] = "fold" if is_last else "ellipsis"
+        limit = None if name in right or is_last else text_width
+        table.add_column(name, justify=justify, overflow=overflow, no_wrap=not is_last, max_width=limit)
     for row in cells:
         # As Text: brackets in a name must not be parsed as markup.
         table.add_row(*(Text(row[index]) for index in shown))
@@ -90,9 +93,12 @@ def available_columns(file: TextIO) -> int:
 
 
 def fitting_columns(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], width: int
-) -> list[int]:
-    """Return the indexes of the columns to show in ``width``; those named in ``drop`` are left out first, in order."""
+    columns: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], numbers: Collection[str], width: int
+) -> tuple[list[int], int]:
+    """Return the indexes of the columns to show in ``width``, and how wide a text in one but the last may be.
+
+    Those named in ``drop`` are left out first, in order.
+    """
     from rich.cells import cell_len  # noqa: PLC0415
 
     needed = [max(cell_len(text) for text in texts) for texts in zip(columns, *rows, strict=True)]
@@ -103,7 +109,10 @@ def fitting_columns(
         if sum(needed[index] for index in shown) + _GAP * (len(shown) - 1) <= width:
             break
         shown = [index for index in shown if columns[index] != name]
-    return shown
+    texts = [needed[index] for index in shown if index < len(columns) - 1 and columns[index] not in numbers]
+    rest = width - _GAP * (len(shown) - 1) - sum(needed[index] for index in shown) + sum(texts)
+    fitting = (each for each in range(_SHORTEST, width) if sum(min(each, text) for text in texts) <= rest)
+    return shown, max(fitting, default=_SHORTEST)
 
 
 def format_bytes(size: int) -> str:

@@ -180,7 +180,6 @@ async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> Non
 
 # What `headgate doctor` says about the ledger that Spark counts.
 
-
 OWN, OTHER = "a" * 32, "b" * 32
 
 

@@ -248,7 +248,6 @@ def test_a_bug_in_the_daemon_logs_its_traceback(
 
 # `headgate up --tls` with a fake daemon and fake servers.
 
-
 ROLES = ("administrator", "consumer", "device", "observer", "producer")
 
 

@@ -161,7 +161,6 @@ async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path:
 
 async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-
     with pytest.raises(ProcessStartError, match=r"ZooKeeper cannot use the folder .*/file/zookeeper: Not a directory"):
         await EmbeddedZooKeeper(tmp_path / "file" / "zookeeper").__aenter__()
 
@@ -170,7 +169,6 @@ async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch:
     """Root may write anywhere, so the refusal is simulated."""
     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     monkeypatch.setattr(Path, "write_text", Mock(side_effect=refused))
-
     with pytest.raises(ProcessStartError, match=rf"cannot write {tmp_path}.*: Permission denied"):
         await EmbeddedBroker(tmp_path).__aenter__()
 
@@ -178,7 +176,6 @@ async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch:
 async def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")  # noqa: PYI024
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 5 << 20))
-
     with pytest.raises(ProcessStartError, match=r"needs 64 MiB in .*, but only 5 MiB are free"):
         await EmbeddedBroker(tmp_path).__aenter__()
 
@@ -198,7 +195,6 @@ async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it
 
 async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
-
     with pytest.raises(ProcessStartError, match="install pyspark"):
         embedded.zookeeper_classpath()
 

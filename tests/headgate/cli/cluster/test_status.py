@@ -28,6 +28,14 @@ def test_a_screen_shows_daemons_totals_and_subscriptions(invoke, context, monkey
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_numbers_are_shown_to_their_ends_beside_a_long_name(invoke, context, monkeypatch):
+    monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 80)
+    context.cluster.overview = _overview(subscription("s" * 70))
+    *_, row = invoke("status").stdout.splitlines()
+
+    assert (" 1 200        4 min   -" in row, len(row)) == (True, 80)
+
+
 def test_the_rest_of_many_blocked_subscriptions_is_counted(invoke, context):
     context.cluster.overview = _overview(*(blocked(f"s{number}") for number in range(20)))
     lines = invoke("status").stdout.splitlines()
@@ -190,7 +198,6 @@ def test_what_is_not_known_and_what_does_not_exist():
 
 
 # `headgate cluster upgrade`: what it shows, and when it raises the level.
-
 
 OLD = "daemon b supports levels 1 to 1"
 

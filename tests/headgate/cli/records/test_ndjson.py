@@ -187,7 +187,6 @@ def test_an_empty_key_is_invalid(text: bytes, form: LineFormat):
 
 # What one command writes and another reads is the same, byte for byte: each pair of them, for all records.
 
-
 Parse = Callable[[Line], object]
 
 KEYS = st.binary(min_size=1, max_size=8)
