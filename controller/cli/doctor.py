@@ -194,7 +194,7 @@ async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
 
 async def _store(settings: Settings) -> list[Finding]:
     url = settings.ledger.url
-    if (folder := measured_folders(settings).get("ledger")) is not None and not folder.is_dir():
+    if (folder := measured_folders(settings).get("ledger")) is not None and not os.access(folder, os.X_OK):
         return []  # The folder has a finding, and the probe would create it.
     problem_found = await write_problem(open_store(url))
     if problem_found is None:

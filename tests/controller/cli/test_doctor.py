@@ -92,9 +92,9 @@ async def test_a_ledger_that_does_not_exist_is_not_created(tmp_path: Path) -> No
     assert not (tmp_path / "ledger").exists()
 
 
-def test_a_folder_that_cannot_be_looked_at_is_a_problem_beside_the_other_findings(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_looked_at_is_a_problem_beside_the_other_findings(tmp_path: Path) -> None:
     too_long = settings_of(tmp_path).replace(ledger=LedgerSettings(url=f"file:///{'x' * 300}"))
-    found = doctor._folders(too_long)
+    found = doctor._folders(too_long) + await doctor._store(too_long)
 
     assert (found[0].level, found[0].text[-20:]) == ("problem", ": File name too long")
     assert [each.check for each in found] == ["ledger folder", "drain folder", "drain space"]
