@@ -42,7 +42,6 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?|\*")
 
-
 _Unlimited = Literal["unlimited"]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | _Unlimited | None
 

@@ -52,7 +52,6 @@ LOGGED_TOPICS = 100
 
 log = structlog.get_logger(__name__)
 
-
 MAX_RESPONSE_TOPIC_BYTES: Final = 256
 MAX_CORRELATION_BYTES: Final = 256
 

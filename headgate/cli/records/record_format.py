@@ -17,7 +17,6 @@ from headgate.model.time_text import iso_time
 if TYPE_CHECKING:
     from headgate.reading.stored_rows import LedgerRecord
 
-
 Formatter = Callable[["LedgerRecord"], bytes]
 ESCAPES: Final = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\0": b"\0", r"\\": b"\\"}
 _PART: Final = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)

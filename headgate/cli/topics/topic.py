@@ -22,6 +22,7 @@ from headgate.cli.topics.topic_text import (
     switch,
 )
 from headgate.cli.topics.transfer import copy
+from headgate.errors import LayoutError
 from headgate.model.entries import TopicPolicy
 from headgate.model.text import listed, plural
 from headgate.protocol.request_fields import PolicyField
@@ -143,8 +144,10 @@ def import_(context: CommandContext, name: str, file: BinaryIO, form: str, parti
     """
     from headgate import read_layout, read_list_shards  # noqa: PLC0415 - not needed to print help
 
-    data = file.read()
-    layout = read_layout(data) if form == "headgate" else read_list_shards(data)
+    try:
+        layout = (read_layout if form == "headgate" else read_list_shards)(file.read())
+    except LayoutError as error:
+        raise LayoutError(f"{file.name}: {error}") from None
 
     def print_import(answer: TopicImportResult) -> None:
         _print_topic(answer.topic)

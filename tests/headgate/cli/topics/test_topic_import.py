@@ -78,7 +78,7 @@ def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "headgate: not JSON: "),
+        ("[", "headgate: <stdin>: not JSON: "),
         ('[{"segment": "a", "parents": ["b"]}]', "segment 'a' has the parent 'b', which is not listed"),
         ('[{"segment": "a"}, {"segment": "a"}]', "segment 'a' is listed twice"),
     ],
