@@ -33,7 +33,7 @@ Refusals that end a producer's session, or depend on the state, wait for a barri
 judges on an outdated state (Redpanda #12712).
 """
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,24 +63,21 @@ def route_batch(
     in the order of the batch, with the offset of each. ``digest_bytes``: see `batch_digest`.
     """
     segments = topic.layout.route(map(key_hash, [record.key for record in batch.records]))
-    grouped: defaultdict[int, list[requests.Record]] = defaultdict(list)
-    for segment, record in zip(segments, batch.records, strict=True):
-        grouped[segment].append(record)
-    placements, found = [], RecordColumns()
-    for segment, records in sorted(grouped.items()):
-        count, first_offset = len(records), topic.tails[segment].next_offset
-        known = topic.layout.segments[segment]
-        placements.append(e.Placement(segment, known.first_hash, known.last_hash, first_offset, count))
-        found.segment += [segment] * count
-        found.offset += range(first_offset, first_offset + count)
-        found.timestamp_ms += [record.timestamp_ms for record in records]
-        found.key += [record.key for record in records]
-        found.value += [record.value for record in records]
-    found.topic_id = [topic.topic_id] * len(segments)
-    headers, order = batch.headers_by_record, range(len(segments))
-    found.headers = (
-        [headers.get(each, ()) for each in sorted(order, key=segments.__getitem__)] if headers else [()] * len(order)
+    order = sorted(range(len(segments)), key=segments.__getitem__)
+    records, headers = [batch.records[each] for each in order], batch.headers_by_record
+    found = RecordColumns(
+        topic_id=[topic.topic_id] * len(order),
+        segment=[segments[each] for each in order],
+        timestamp_ms=[record.timestamp_ms for record in records],
+        key=[record.key for record in records],
+        value=[record.value for record in records],
+        headers=[headers.get(each, ()) for each in order] if headers else [()] * len(order),
     )
+    placements = []
+    for segment, count in Counter(found.segment).items():
+        first_offset, known = topic.tails[segment].next_offset, topic.layout.segments[segment]
+        placements.append(e.Placement(segment, known.first_hash, known.last_hash, first_offset, count))
+        found.offset += range(first_offset, first_offset + count)
     entry = e.RecordsStored(
         topic_id=topic.topic_id,
         count=len(segments),
