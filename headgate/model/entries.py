@@ -177,7 +177,7 @@ class RecordsStored(TopicEntry, frozen=True, tag="records_stored"):
     digest: bytes = b""
 
 
-class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
+class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Records ``first_offset`` up to, not including, ``end_offset`` of one segment.
 
     For STREAM the acknowledgement is cumulative and ``first_offset`` is 0. It covers the key
@@ -226,7 +226,7 @@ class TopicCreated(TopicCommandEntry, frozen=True, tag="topic_created"):
     user: str = ANONYMOUS
 
 
-class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImportedSegment(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A segment of an external topic: ``label`` is its name at the source, ``hashes`` its range there.
 
     ``end_offset`` None: active. Hashes are decimal text, because a source may use 128 bits.

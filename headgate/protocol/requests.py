@@ -161,7 +161,7 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce", dict=True):
         return {record: tuple(headers) for record, headers in found.items()}
 
 
-class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Acknowledgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Acknowledge records ``first_offset`` up to, not including, ``end_offset``.
 
     STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``. QUEUE: ``delivery``
@@ -417,7 +417,7 @@ class CreateTopic(TopicRequest, frozen=True, tag="create_topic"):
     shards: ShardCounts = []
 
 
-class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SegmentImport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One segment of an external topic. ``segment`` and ``parents`` are the source's names.
 
     ``hashes``: first and last hash, inclusive, in the source's own numbers. A sealed segment has an

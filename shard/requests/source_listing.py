@@ -4,6 +4,7 @@ The rules are those of shard.requests.topic_import. A LayoutError names the segm
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -82,15 +83,15 @@ def end_of(item: SegmentImport, positions: e.Positions) -> int | None:
 
 
 def _parents_first(listed: Mapping[str, SegmentImport], cost: int) -> Steps[dict[str, SegmentImport]]:
-    """Return them in topological order, then alphabetically: two steps of ``cost``, linear in segments and parents."""
+    """Return them in topological order, then alphabetically: three steps, linear in segments and parents."""
     yield cost
-    waits_for: dict[str, int] = {}
-    children: dict[str, list[str]] = {}
-    for label, item in listed.items():
-        parents = [parent for parent in item.parents if parent in listed]
-        waits_for[label] = len(parents)
-        for parent in parents:
-            children.setdefault(parent, []).append(label)
+    parents = {label: [parent for parent in item.parents if parent in listed] for label, item in listed.items()}
+    yield cost
+    waits_for = {label: len(found) for label, found in parents.items()}
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for label, found in parents.items():
+        for parent in found:
+            children[parent].append(label)
     yield cost
     ordered: list[str] = []
     ready = sorted(label for label, count in waits_for.items() if not count)

@@ -97,13 +97,11 @@ def plan_import(
     Raises LayoutError: the listing violates a rule; the text names the segment.
     """
     layout, planner = _layout_of(topic), _Planner(request, listed, topic)
-    planner.update_known_segments()
-    yield step_cost(request)
-    if _layout_of(topic) is layout:
-        planner.add_segments()
+    for look in (planner.update_known_segments, planner.find_parents, planner.add_segments):
+        look()
         yield step_cost(request)
-    if _layout_of(topic) is not layout:
-        return None
+        if _layout_of(topic) is not layout:
+            return None
     graph = planner.graph()
     yield step_cost(request)
     check_graph(graph, request.hash_bits)
@@ -145,6 +143,8 @@ class _Planner:
         }
         """Parents first."""
         self._names = self._known.keys() | self._new.keys()
+        self._parents: dict[str, list[str]] = {}
+        """New segment → its parents that exist."""
 
     def update_known_segments(self) -> None:
         """Check rule 6, and seal the segments that the source has sealed since."""
@@ -154,10 +154,14 @@ class _Planner:
             if end_of(self._listed[label], self._external.positions) is None:
                 raise LayoutError(f"segment {label!r} is active; it was sealed, and is pruned")
 
+    def find_parents(self) -> None:
+        """Find the parents of the new segments, and seal those that are not listed."""
+        self._parents = {label: self._parents_of(item) for label, item in self._new.items()}
+        found = {parent for parents in self._parents.values() for parent in parents if parent in self._known}
+        self._seal_unlisted_parents(found)
+
     def add_segments(self) -> None:
-        """Add the new segments, parents first, and seal their unlisted parents."""
-        parents = {label: self._parents_of(item) for label, item in self._new.items()}
-        self._seal_unlisted_parents({parent for found in parents.values() for parent in found if parent in self._known})
+        """Add the new segments, parents first."""
         ids = {label: segment.segment_id for label, segment in self._known.items()}
         first_id = 0 if self._topic is None else self._topic.layout.next_segment_id
         for number, (label, item) in enumerate(self._new.items(), start=first_id):
@@ -166,7 +170,7 @@ class _Planner:
                 e.ImportedSegment(
                     segment=number,
                     label=label,
-                    parents=[ids[parent] for parent in parents[label]],
+                    parents=[ids[parent] for parent in self._parents[label]],
                     hashes=item.hashes,
                     end_offset=end_of(item, self._request.positions),
                 )
