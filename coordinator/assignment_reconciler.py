@@ -14,6 +14,7 @@ from itertools import islice
 from types import MappingProxyType
 
 import structlog
+from msgspec.structs import replace
 
 from coordinator.context import SubscriptionContext
 from headgate.model import entries as e
@@ -104,17 +105,18 @@ class AssignmentReconciler:
     def holders(self) -> dict[int, list[SegmentHolder]]:
         """Return segment → its holders, for `shard.reporting.explanation`."""
         now = self._clock()
-        held: dict[int, list[SegmentHolder]] = {}
+        held: defaultdict[int, list[SegmentHolder]] = defaultdict(list)
         for segment_slice, holding in sorted(self._subscription.holdings.items()):
-            since = self._revoking.get(segment_slice)
-            each = SegmentHolder(
-                consumer=holding.consumer,
-                segment_slice=segment_slice,
-                waited_seconds=None if since is None else now - since,
-                revoked_at_ms=holding.revoked_at_ms,
-                next_owner=self._next_owner.get(segment_slice),
-            )
-            held.setdefault(segment_of(segment_slice), []).append(each)
+            each = SegmentHolder(consumer=holding.consumer, segment_slice=segment_slice)
+            if holding.revoked_at_ms is not None:
+                since = self._revoking.get(segment_slice)
+                each = replace(
+                    each,
+                    waited_seconds=None if since is None else now - since,
+                    revoked_at_ms=holding.revoked_at_ms,
+                    next_owner=self._next_owner.get(segment_slice),
+                )
+            held[segment_of(segment_slice)].append(each)
         return held
 
     # Events
@@ -130,7 +132,7 @@ class AssignmentReconciler:
         `SubscriptionCoordinator.adapt` must follow.
         """
         self._gate = self._held_by_consumer = None
-        self._withdrawn = self._withdrawn.intersection(self._topic.layout.segments)
+        self._withdrawn = frozenset(self._topic.layout.segments.keys() & self._withdrawn)
         self._next_owner.clear()
         for known in (self._revoking, self._in_handover):
             for pruned in [each for each in known if segment_of(each) not in self._topic.layout.segments]:

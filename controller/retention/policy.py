@@ -63,7 +63,7 @@ class RetentionRules:
 PARTS: Final = 8
 """An active segment is rolled at this part of the greatest age or size."""
 SHORTEST_ROLL_MS: Final = 5_000
-MAX_PRUNE_COST: Final = 32_768
+MAX_PRUNE_COST: Final = 24_576
 """Rule 7: a pruned segment costs 8, and one more for each subscription."""
 SEGMENTS_PER_COST = 8
 """Sealed segments of one subscription that are looked at for the cost of one unit."""

@@ -46,8 +46,7 @@ def shard_of(topic: str, shards: int) -> int:
     return key_hash(topic.encode()) % shards
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRange:
+class BucketRange(msgspec.Struct, frozen=True, gc=False):
     """The keys of one segment whose bucket is ``first_bucket`` up to, not including, ``end_bucket``."""
 
     segment: int

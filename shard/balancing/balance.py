@@ -11,7 +11,7 @@ knows already:
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.model.layout import KEY_BUCKETS, BucketRange, Layout, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from shard.balancing.bucket_split import Pool, pools
@@ -81,13 +81,13 @@ def preferred_owners_of(
     segments = list(map(segment_of, free))
     nearest = _nearest_held(layout, set(segments) - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
-    ranked: dict[tuple[tuple[int, int], tuple[int, ...]], Sequence[str]] = {}
-    """(buckets, origins) → preferred owners, the same for all slices: a long chain has one origin."""
+    ranked: dict[tuple[Any, ...], Sequence[str]] = {}
+    """(buckets, origins), or the origins of a whole segment → preferred owners: a long chain has one origin."""
     for each, segment in zip(free, segments, strict=True):
         origins = (segment,) if segment in held_segments else nearest.get(segment, ())
         if not origins:
             continue
-        key = bucket_bounds(each), origins
+        key = origins if isinstance(each, int) else (bucket_bounds(each), origins)
         if key not in ranked:
             related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
             ranked[key] = _ranked(each, related, holders)
@@ -103,23 +103,19 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
     known = dict(layout.segments)  # Its mapping proxy is slower, and is read thousands of times.
     concerned, reached = set(wanted), wanted
     while reached:
-        parents = {parent for each in reached for parent in known[each].parents}
-        reached = (parents - concerned - held) & known.keys()
+        above = {parent for each in reached for parent in known[each].parents}
+        reached = (above - concerned - held) & known.keys()
         concerned |= reached
-    found: dict[int, tuple[int, tuple[int, ...]]] = {}
+    found: dict[int, tuple[int, tuple[int, ...]]] = {each: (0, (each,)) for each in held}
     for segment in sorted(concerned):
-        near: list[tuple[int, tuple[int, ...]]] = []
-        for parent in known[segment].parents:
-            if parent in held:
-                near.append((1, (parent,)))
-            elif parent in found:
-                distance, origins = found[parent]
-                near.append((distance + 1, origins))
-        if len(near) == 1:
-            found[segment] = near[0]
-        elif near:
-            distance = min(near)[0]
-            found[segment] = distance, tuple(sorted({each for d, origins in near if d == distance for each in origins}))
+        parents = known[segment].parents
+        if len(parents) == 1 and parents[0] in found:  # In chains of thousands.
+            distance, origins = found[parents[0]]
+            found[segment] = distance + 1, origins
+        elif near := [found[parent] for parent in parents if parent in found]:
+            nearest = min(near)[0]
+            every = {each for distance, origins in near if distance == nearest for each in origins}
+            found[segment] = nearest + 1, tuple(sorted(every))
     return {segment: origins for segment, (_, origins) in found.items() if segment in wanted}
 
 

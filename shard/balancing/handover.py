@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from headgate.model.entries import ReleaseReason
-from headgate.model.layout import SegmentSlice, overlaps, segment_of
+from headgate.model.layout import BucketRange, SegmentSlice, overlaps, segment_of
 from shard.state.consumers import Holding
 
 
@@ -94,8 +94,9 @@ def _unheld_grants(
     grants: list[tuple[SegmentSlice, str]], held: Iterable[SegmentSlice]
 ) -> list[tuple[SegmentSlice, str]]:
     """Return those of ``grants`` whose buckets are all free."""
-    if not grants:
-        return grants
+    held = list(held)
+    if BucketRange not in {*map(type, held), *[type(free) for free, _ in grants]}:
+        return grants  # A held segment that is whole is not among them.
     wanted = {segment_of(segment_slice) for segment_slice, _ in grants}
     held_slices: dict[int, list[SegmentSlice]] = {}
     for segment_slice in held:

@@ -44,7 +44,10 @@ def build_grant(
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
     segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
-    segment, first_bucket, end_bucket = sort_key(segment_slice)
+    # A whole segment without a call: a consumer may get thousands at once.
+    segment, first_bucket, end_bucket = (
+        (segment_slice, 0, 0) if isinstance(segment_slice, int) else sort_key(segment_slice)
+    )
     redelivery, progress = subscription.redelivery, subscription.progress
     divided = segment in progress.progress_by_bucket
     starts = _bucket_starts(subscription, segment, buckets_of(segment_slice)) if divided else []
@@ -61,7 +64,7 @@ def build_grant(
         start_offset=start,
         start_chunk=tail.chunk_of(start) if start < tail.next_offset else durable + 1,
         end_offset=described.end_offset,
-        # Most segments have none of these, and a consumer may get thousands at once.
+        # Most segments have none of these.
         acknowledged=list(acknowledged) if acknowledged else [],
         external=external_grant(subscription, topic, segment) if topic.external else None,
         starts=[part for part in starts if part.start_offset > start or part.acknowledged] if starts else [],

@@ -181,11 +181,9 @@ def start_error(topic: TopicView, start: Start) -> str | None:
 
 def seekable_ends(subscription: Subscription, topic: TopicView) -> dict[int, int]:
     """Return segment → the highest offset that a seek may name (rule 3)."""
-    external = topic.external is not None
-    return {
-        segment: max(tail.next_offset, subscription.position(segment)) if external else tail.next_offset
-        for segment, tail in topic.tails.items()
-    }
+    ends = {segment: tail.next_offset for segment, tail in topic.tails.items()}
+    positions = {} if topic.external is None else subscription.progress.positions
+    return ends | {segment: known for segment, known in positions.items() if known > ends.get(segment, known)}
 
 
 def remaining_at_source(topic: TopicView, segment: int, position: int) -> str:

@@ -253,7 +253,7 @@ def test_pruned_segments_are_drained_and_change_no_gate(situation: tuple[Layout,
 
 def test_one_prune_removes_fewer_segments_the_more_subscriptions_fold_it() -> None:
     layout = Layout.initial(600, 0).changed(range(600), [], lambda _: 0, 0)
-    many = pruning(layout, *(subscription(name=f"s{n}", drained=set(layout.sealed)) for n in range(56)))
+    many = pruning(layout, *(subscription(name=f"s{n}", drained=set(layout.sealed)) for n in range(40)))
     assert (600, tuple(range(512))) == (len(pruning(layout).segments), many.segments)
     assert many.retained == dict.fromkeys(
         range(512, 600), "one prune removes at most 512 segments of this topic: prune again"

@@ -5,6 +5,7 @@ import typing
 import msgspec
 from msgspec import inspect as shapes
 
+from headgate.model.layout import BucketRange
 from headgate.protocol import backlog, codec, replies, request_fields, requests
 from headgate.protocol.replies import PageReply, Push, ReplyBody
 from headgate.protocol.request_fields import (
@@ -40,6 +41,7 @@ PATTERNS = {
 UNDOCUMENTED = (
     cluster.EventList,  # of the API only
     cluster.LedgerEvent,
+    BucketRange,  # in no message
     msgspec.Struct,
     RequestBody,
     Command,
