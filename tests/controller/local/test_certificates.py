@@ -42,7 +42,6 @@ def shake_hands(ca_file: Path, server: CertificateFiles, host: str, client: Cert
 def test_server_and_client_verify_each_other(tmp_path: Path, host: str):
     authority = LocalCertificateAuthority(tmp_path)
     client = authority.issue("headgate", client=True)
-
     shake_hands(authority.ca_file, authority.issue("broker", hosts=HOSTS), host, client)
 
 
@@ -59,7 +58,6 @@ def test_a_certificate_serves_one_purpose(tmp_path: Path, usage: str):
 
 def test_only_the_owner_can_read_the_folder_and_its_files(tmp_path: Path):
     (tmp_path / "tls").mkdir(mode=0o755)
-
     LocalCertificateAuthority(tmp_path / "tls").issue("broker", hosts=HOSTS)
 
     assert 0o700 == stat.S_IMODE((tmp_path / "tls").stat().st_mode)
@@ -99,7 +97,6 @@ def test_an_authority_outlives_all_that_it_signs(tmp_path: Path):
     late = TODAY + timedelta(days=3600)
     LocalCertificateAuthority(tmp_path)
     before = contents(tmp_path)
-
     LocalCertificateAuthority(tmp_path, now=lambda: late).issue("broker", hosts=HOSTS)
 
     assert before["ca.pem"] != contents(tmp_path)["ca.pem"]
@@ -109,14 +106,12 @@ def test_an_authority_outlives_all_that_it_signs(tmp_path: Path):
 def test_a_damaged_file_is_named(tmp_path: Path, name: str):
     LocalCertificateAuthority(tmp_path).issue("broker", hosts=HOSTS)
     (tmp_path / name).write_text("no PEM")
-
     with pytest.raises(ConfigError, match=rf"{name} .*is damaged: delete both"):
         LocalCertificateAuthority(tmp_path).issue("broker", hosts=HOSTS)
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-
     with pytest.raises(ConfigError, match=r"certificates in .*/file/tls: Not a directory"):
         LocalCertificateAuthority(tmp_path / "file" / "tls")
 

@@ -78,14 +78,15 @@ def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "headgate: <stdin>: not JSON: "),
+        ("[", ".json: not JSON: "),
         ('[{"segment": "a", "parents": ["b"]}]', "segment 'a' has the parent 'b', which is not listed"),
         ('[{"segment": "a"}, {"segment": "a"}]', "segment 'a' is listed twice"),
     ],
     ids=["unreadable", "a parent that is nowhere", "twice"],
 )
-def test_an_invalid_listing_is_one_line_and_exit_code_1(text: str, message: str, invoke: Invoke, cluster: FakeCluster):
-    result = invoke("topic", "import", "orders", "-", stdin=text)
+def test_an_invalid_listing_is_one_line_and_exit_code_1(text: str, message: str, invoke: Invoke, listing: Path):
+    listing.write_text(text)
+    result = invoke("topic", "import", "orders", str(listing))
 
     assert 1 == result.exit_code
     assert message in result.stderr
