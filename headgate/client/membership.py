@@ -125,23 +125,23 @@ class SegmentCallbacks:
     def revoked(self, keys: Iterable[HeldKey], seconds_left: float) -> asyncio.Task[None] | None:
         """Call `on_revoked`; return the task of the call. None: there is nothing to tell."""
         slices = [self._announced.pop(key) for key in keys if key in self._announced]
-        return self._spawn(self._revoke(slices, seconds_left), "on-revoked") if slices and self._on_revoked else None
+        if not slices or self._on_revoked is None:
+            return None
+        ends_at = asyncio.get_running_loop().time() + seconds_left
+        return self._spawn(self._call(self._on_revoked, slices, ends_at), "on-revoked")
 
-    async def _revoke(self, slices: list[SegmentSlice], seconds_left: float) -> None:
-        assert self._on_revoked is not None, "only called if there is one"
-        try:
-            async with asyncio.timeout(max(seconds_left, SHORTEST_SECONDS)) as limit:
-                await self._call(self._on_revoked, slices, max(seconds_left, 0.0))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            self._log.warning("segment.callback_late", segments=str(slices))
-
-    async def _call(self, callback: Call, *args: object) -> None:
+    async def _call(self, callback: Call, slices: list[SegmentSlice], ends_at: float | None = None) -> None:
+        """Call it in its turn, with which its time begins: an `on_revoked` that waits for others is not left out."""
         async with self._turn:
+            left = () if ends_at is None else (max(0.0, ends_at - asyncio.get_running_loop().time()),)
             self.caller = asyncio.current_task()
             try:
-                await callback(*args)
+                async with asyncio.timeout(max(*left, SHORTEST_SECONDS) if left else None) as limit:
+                    await callback(slices, *left)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                self._log.warning("segment.callback_late", segments=str(slices))
             except SystemExit as error:  # it would end the event loop before the consumer
                 raise HeadgateError(f"{callback!r} raised {error!r}") from error
             finally:
@@ -200,7 +200,7 @@ class Holdings:
 
     async def _revoked(self, keys: list[HeldKey], seconds_left: float) -> None:
         if (call := self.callbacks.revoked(keys, seconds_left)) is not None:
-            await asyncio.wait([call])
+            await asyncio.wait([call], timeout=max(seconds_left, SHORTEST_SECONDS))
 
     def _apply(self, changes: Changes) -> None:
         if self._closed:

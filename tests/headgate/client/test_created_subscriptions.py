@@ -154,8 +154,7 @@ async def test_a_command_about_what_was_seen_changes_no_other_topic_subscription
         await admin.delete_subscription("orders", "audit", force=True)
         await admin.create_subscription("orders", "audit")
         again = r"'{}' .*was deleted and created again: it has id \d+, and the request is for id {}"
-        of_subscription = [*CHANGES][7:]
-        await refused(admin, first, of_subscription, again.format("audit", first.subscription_id))
+        await refused(admin, first, [*CHANGES][7:], again.format("audit", first.subscription_id))
         await admin.delete_topic("orders", force=True)
         await admin.create_topic("orders", 2)
         await admin.create_subscription("orders", "audit")

@@ -112,11 +112,7 @@ def test_a_program_continues_at_the_position_that_it_has_kept() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        (
-            {"ledger_id": "m"},
-            OtherHistoryError,
-            "ledger with the id m, and the cluster has the ledger with the id here",
-        ),
+        ({"ledger_id": "m"}, OtherHistoryError, "with the id m, and the cluster has the ledger with the id here"),
         ({"topic": "u"}, PositionOutOfRangeError, "is of topic 'u', not of 't'"),
         ({"topic_id": 7}, PositionOutOfRangeError, "created again: .* id 7, and the present one has the id 1,"),
         ({"term_id": 77}, OtherHistoryError, "does not have chunk 2 as it was .*: an older ledger was put back"),

@@ -410,6 +410,15 @@ async def test_callbacks_frame_what_is_handled_of_a_segment(cluster):
     assert ("revoked", [0, 1], 20) == handler.done[-1]
 
 
+async def test_a_segment_that_goes_while_it_is_announced_is_said_to_be_gone_afterwards(cluster):
+    callbacks = Callbacks(20.0)
+    lost = Revocation(segment=0, generation=1, final=True)
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster, **callbacks.options):
+        leader.push(registration(leader), revoked=[lost])
+        await until(lambda: len(callbacks.seen) == 2)
+    assert [("granted", [0]), ("revoked", [0], 0)] == callbacks.seen
+
+
 @pytest.mark.parametrize("closes", [False, True])
 async def test_without_a_run_a_revocation_comes_before_the_acknowledgements_that_it_waits_for(closes, cluster):
     """A program that collects results acknowledges when it has stored them."""
