@@ -36,6 +36,12 @@ async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harne
     assert (1, pytest.approx(0.05)) == (drained.count, drained.waited_seconds)
 
 
+async def test_nothing_is_polled_without_a_consumer(harness: CoordinatorHarness) -> None:
+    harness.leave("ada")
+    await harness.run(10)
+    assert [] == harness.checker.checks
+
+
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     harness = lead("ada", type="CHECKPOINT", records=5).split(0)
     harness.coordinator.drain.install(harness.checker)
@@ -98,6 +104,16 @@ async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: Coo
     assert [] == harness.proposed(e.SegmentsDrained)
 
 
+async def test_children_that_a_heartbeat_has_found_blocked_open_with_their_empty_ancestor(lead: Lead) -> None:
+    harness = lead("ada")
+    harness.propose(e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="t"))
+    harness.coordinator.reconciler.layout_changed()
+    assert 2 == harness.heartbeat("ada").blocked
+    harness.coordinator.adapt("layout changed")
+
+    assert {1, 2} == set(harness.holders())
+
+
 # Two witnesses
 
 
@@ -118,6 +134,9 @@ async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported
     polls = len(harness.checker.checks)
     assert polls < 10, "a contradiction is no progress: pauses grow"
     assert {"contradicted"} == {event.outcome for event in harness.observer.of(DrainPollCompleted)}
+    assert {0} == harness.coordinator.drain.contradicted.keys()
+    harness.seek({0: 1})
+    assert {} == harness.coordinator.drain.contradicted, "it was about the former positions"
 
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.1)

@@ -25,7 +25,7 @@ async def test_a_new_leader_keeps_grants_and_sends_nothing_unasked(harness: Coor
 
     assert before == len(harness.entries)
     assert [] == harness.pushes
-    harness.register("ada")
+    assert [1] == [grant.segment for grant in harness.register("ada").grants]
     assert held == harness.subscription.holdings
     assert before == len(harness.entries)
 

@@ -74,6 +74,15 @@ async def test_rule_2_reset_cancels_the_sleep_and_restarts_at_the_shortest_pause
     assert [1032, 1036, 1044] == harness.checked_at[-3:]
 
 
+async def test_rule_2_a_drained_segment_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
+    harness.poller.reset()
+    await asyncio.sleep(15)
+    harness.result = lambda segments: asyncio.sleep(0, segments - {2})
+    await asyncio.sleep(20)
+
+    assert [2, 6, 14, 30, 32] == harness.checked_at
+
+
 async def test_rule_2_continuous_progress_does_not_postpone_a_poll(harness: PollerHarness) -> None:
     for _ in range(10):
         harness.poller.reset()
@@ -91,7 +100,7 @@ async def test_rule_3_poll_now_wakes_the_poller_and_restarts_at_the_shortest_pau
     assert [40, 42, 46] == harness.checked_at[-3:]
 
 
-async def test_rule_3_poll_now_during_a_check_starts_one_more_after_it(harness: PollerHarness) -> None:
+async def test_rules_3_and_4_poll_now_during_a_check_starts_one_more_after_it(harness: PollerHarness) -> None:
     harness.result = lambda segments: asyncio.sleep(5, NOTHING)
     harness.poller.poll_now()
     await asyncio.sleep(1)
@@ -100,25 +109,6 @@ async def test_rule_3_poll_now_during_a_check_starts_one_more_after_it(harness: 
     await asyncio.sleep(10)
 
     assert [0, 5] == harness.checked_at
-
-
-async def test_rule_4_one_check_at_a_time(harness: PollerHarness) -> None:
-    running = 0
-
-    async def result(segments: frozenset[int]) -> frozenset[int]:
-        nonlocal running
-        running += 1
-        assert 1 == running
-        await asyncio.sleep(3)
-        running -= 1
-        return NOTHING
-
-    harness.result = result
-    for _ in range(20):
-        harness.poller.poll_now()
-        await asyncio.sleep(0.7)
-
-    assert ["waiting"] * 4 == harness.outcomes
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), ValueError("a bug"), asyncio.CancelledError()])

@@ -141,6 +141,14 @@ async def test_without_another_consumer_the_holder_keeps_its_segment_and_is_repo
     assert ["kept", "moved"] == stalls(harness)
 
 
+async def test_if_all_consumers_have_stalled_they_get_further_segments(lead: Lead):
+    harness = limited(lead, "ada")
+    harness.subscription.consumers.set_stalled("ada", 1)
+    harness.split(0)
+
+    assert {1, 2, 3} == set(harness.holders())
+
+
 async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_failed(lead: Lead):
     harness = limited(lead, "ada", "ben", type="QUEUE")
     harness.store(0, 5)
@@ -163,6 +171,7 @@ async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_faile
     {
         "nothing else": (lambda _: None, {0: 7, 1: None}),
         "another holding": (lambda harness: harness.heartbeat("ada", unhandled=[(0, 9, 7)]), {}),
+        "no holding": (lambda harness: harness.heartbeat("ada", unhandled=[(9, 1, 7)]), {}),
         "everything is read": (lambda harness: harness.heartbeat("ada", unhandled=[]), {}),
         "it is away": (lambda harness: harness.disconnect("anonymous/client-ada"), {}),
         "it has left": (lambda harness: harness.leave("ada"), {}),

@@ -62,6 +62,7 @@ async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirme
     assert [] == push.granted
     assert not harness.coordinator.reconciler.handovers_complete
 
+    assert ["bob"] == [each.next_owner for each in harness.coordinator.reconciler.holders()[3]]
     harness.confirm("ada", 3)
     assert {0: "ada", 1: "ada", 3: "bob"} == harness.holders()
     assert not harness.coordinator.reconciler.handovers_complete
@@ -133,9 +134,6 @@ async def test_registering_again_omits_revoked_segments_and_revokes_them_again(h
     assert not any(revocation.final for revocation in push.revoked)
 
 
-# Two instances with one name
-
-
 # Leaving and disconnecting
 
 
@@ -199,6 +197,15 @@ async def test_a_heartbeat_of_an_unregistered_consumer_is_rejected(harness: Coor
 
 
 # Handover
+
+
+async def test_a_revocation_ends_with_its_holder_and_not_with_a_split(harness: CoordinatorHarness) -> None:
+    harness.join("ada", "bob")
+    harness.split(0)
+    assert not harness.coordinator.reconciler.handovers_complete
+    harness.leave("ada")
+    assert harness.coordinator.reconciler.handovers_complete
+    assert {"bob"} == set(harness.holders().values())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol.replies import TopicList
 from headgate.protocol.request_fields import PROTOCOL_VERSION
-from headgate.protocol.requests import DeleteTopic, ListTopics, PruneTopic, Request
-from shard.requests import handlers
+from headgate.protocol.requests import ListTopics, PruneTopic, Request
 from shard.requests.handlers import Decision, Stepwise, command, done, handler, user_command
 from shard.state.shard_state import ShardState
 from shard.steps import complete
@@ -70,10 +69,3 @@ def test_a_command_in_steps_is_refused_if_its_topic_was_created_again_meanwhile(
     refusal = complete(outcome.steps)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "topic 'orders' was deleted and created again: it has id 2, and the request is for id 1"
-
-
-def test_a_request_at_the_handler_of_another_type_is_a_bug() -> None:
-    _, handle = handlers.command(ListTopics, lambda _body, _state: Decision((), done))
-
-    with pytest.raises(AssertionError, match="DeleteTopic reached the handler of ListTopics"):
-        handle(request(DeleteTopic(topic="orders", token="t")), STATE)

@@ -254,7 +254,7 @@ def test_the_reason_names_the_record_and_what_is_wrong(batch: ProduceBatch, wron
 
 
 def test_a_header_of_no_record_is_refused() -> None:
-    batch = msgspec.structs.replace(with_headers(), headers=[RecordHeader(2, "a", b"")])
+    batch = msgspec.structs.replace(with_headers(), headers=[RecordHeader(n, "a", b"") for n in (0, 2)])
 
     assert refused_record(batch) == "the batch has 2 records, and a header for record 2"
 

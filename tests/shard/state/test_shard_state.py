@@ -40,7 +40,8 @@ def subscribed(number: int = 2, name: str = "s", **kwargs: Any) -> e.Subscriptio
 def test_records_advance_the_segment_and_the_producer() -> None:
     state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
 
-    assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
+    tail = state.topics["orders"].tails[0]
+    assert (4, 40, [(0, 2)]) == (tail.next_offset, tail.size_bytes, tail.index)
     assert (2, {1: b"line 4"}) == (state.producers[2].next_sequence, state.producers[2].source_positions)
 
 
@@ -120,9 +121,12 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
     assert (set(), {}) == (subscription.drained, subscription.progress.positions)
 
 
-@pytest.mark.parametrize(("external", "dropped"), [(False, 5), (True, 0)])
-def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: bool, dropped: int) -> None:
-    """Offsets of an external topic count no records."""
+@pytest.mark.parametrize(
+    ("external", "kind", "dropped"),
+    [(False, "STREAM", 5), (False, "QUEUE", 5), (False, "CHECKPOINT", 0), (True, "STREAM", 0)],
+)
+def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: bool, kind: str, dropped: int) -> None:
+    """Offsets of an external topic count no records. A record that has failed counts once."""
     imported = e.ImportedSegment(segment=0, label="a", end_offset=8)
     created = [e.TopicImported(topic_id=1, topic="orders", token="x", segments=[imported], positions="offsets")]
     stored = [
@@ -130,9 +134,9 @@ def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: 
         e.RecordsStored(topic_id=1, count=8, placements=[e.Placement(0, 0, 65535, 0, 8)], size_bytes=8),
         e.SegmentRolled(topic_id=1, segment=0, end_offset=8, reason="age"),
     ]
-    state = state_after(
-        created if external else stored, [subscribed(positions={0: 3})], [e.SegmentsPruned(topic_id=1, segments=[0])]
-    )
+    failed = e.DeliveriesFailed(topic_id=1, subscription_id=2, records=[(0, 5, 3, 0, "")])
+    used = [subscribed(positions={0: 3}, subscription_type=kind), *[failed] * (kind == "QUEUE")]
+    state = state_after(created if external else stored, used, [e.SegmentsPruned(topic_id=1, segments=[0])])
 
     assert dropped == state.topics["orders"].subscriptions["s"].dropped_records
 
@@ -324,11 +328,7 @@ def test_a_point_of_the_history_is_a_chunk_and_the_term_that_wrote_it() -> None:
 
     assert {(1, 11), (2, 11), (3, 11), (4, 11), (5, 55), (6, 66), (7, 66), (8, 66), (9, 66)} == wrote
     assert (66, 7) == (terms.newest_id, terms.started_at_ms)
-
-
-def test_a_shard_without_a_term_has_no_history() -> None:
-    assert not Terms().wrote(1, 0)
-    assert 0 == Terms().newest_id
+    assert (False, 0) == (Terms().wrote(1, 0), Terms().newest_id), "before the first term"
 
 
 def random_history(seed: int) -> History:

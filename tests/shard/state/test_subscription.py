@@ -10,6 +10,7 @@ from headgate.model import entries as e
 from headgate.model.layout import BucketRange
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.backlog import RecordCount
+from shard.state.consumers import Holdings
 from shard.state.subscription import Subscription
 
 IDS = {"topic_id": 1, "subscription_id": 2}
@@ -84,24 +85,14 @@ def test_entries_of_an_older_seek_generation_are_ignored() -> None:
 
 
 def test_a_seek_revokes_drained_facts_and_ranges_of_the_moved_segments() -> None:
-    known = subscription("QUEUE")
+    known = subscription("QUEUE", {0: 1})
     known.apply(acknowledged((0, 3, 5), (1, 3, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0, 1], seek_generation=0), 0)
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
-    assert {1} == known.drained
+    assert ({1}, {0: 2}) == (known.drained, known.progress.start_positions)
     assert {1: OffsetRanges([(3, 5)])} == known.progress.acknowledged_ranges
     assert (2, 0) == (known.position(0), known.position(1))
-
-
-def test_a_revoked_segment_is_held_until_it_is_released() -> None:
-    known = held()
-    assert [0, 1] == known.holdings.held_by("ada")
-    assert 7 == known.holdings[1].revoked_at_ms
-    known.apply(e.SegmentReleased(**IDS, segment=1, generation=2, reason="confirmed"), 8)
-
-    assert [0] == known.holdings.held_by("ada")
-    assert 4 == known.holdings.next_generation
 
 
 def test_a_removed_consumer_holds_nothing() -> None:
@@ -110,15 +101,6 @@ def test_a_removed_consumer_holds_nothing() -> None:
 
     assert {2} == set(known.holdings)
     assert {"bob"} == set(known.consumers)
-
-
-def test_a_consumer_disconnects_and_reconnects() -> None:
-    known = held()
-    known.apply(e.ConsumerDisconnected(**IDS, consumer="ada", incarnation=1), 5)
-    assert 5 == known.consumers["ada"].disconnected_at_ms
-    known.apply(e.ConsumerReconnected(**IDS, consumer="ada", incarnation=1), 6)
-
-    assert known.consumers["ada"].disconnected_at_ms is None
 
 
 def test_a_pruned_segment_leaves_no_state_behind() -> None:
@@ -224,12 +206,33 @@ def test_a_bucket_range_is_held_at_its_generation_until_released() -> None:
     known.apply(e.SegmentRevoked(**range_fields), 7)
 
     assert bucket_range == known.holdings.held_at(3, 4)
-    assert ([bucket_range], [2]) == (known.holdings.held_in({3}), known.holdings.held_in({2}))
+    for holdings in (known.holdings, Holdings(known.holdings, 5)):
+        assert ([bucket_range], [2]) == (holdings.held_in({3}), holdings.held_in({2})), "as it was, and restored"
     assert known.holdings.held_at(2, 4) is None
     assert [2, bucket_range] == known.holdings.held_by("bob")
-    assert 7 == known.holdings[bucket_range].revoked_at_ms
+    assert (7, 5) == (known.holdings[bucket_range].revoked_at_ms, known.holdings.next_generation)
     known.apply(e.SegmentReleased(**range_fields, reason="confirmed"), 8)
     assert (None, []) == (known.holdings.held_at(3, 4), known.holdings.held_in({3}))
+
+
+def test_only_what_a_holder_does_in_its_buckets_is_its_progress() -> None:
+    known = held()
+    parts = {
+        name: {"segment": 3, "generation": n, "first_bucket": 8 * n - 32, "end_bucket": 8 * n - 24}
+        for n, name in enumerate(("ada", "bob"), 4)
+    }
+    for name, part in parts.items():
+        known.apply(e.SegmentGranted(**IDS, **part, consumer=name), 1)
+        known.consumers.set_stalled(name, 2)
+    policy = e.DeliveryPolicy(max_processing_ms=60_000)
+    known.apply(e.DeliveryPolicySet(**IDS, policy=policy, token="p"), 3)
+    assert {3} == {each.progressed_at_ms for each in known.holdings.values()}, "there was no limit before"
+    known.consumers.set_stalled("ada", 4)
+    known.apply(e.DeliveriesBegun(**IDS, records=[(3, 0, 9, 5)]), 5)
+    assert [3, 5] == [known.holdings[BucketRange(3, first, first + 8)].progressed_at_ms for first in (0, 8)]
+    known.apply(e.SegmentReleased(**IDS, **parts["ada"], reason="confirmed"), 6)
+
+    assert {"ada": 4, "bob": None} == {name: each.stalled_at_ms for name, each in known.consumers.items()}
 
 
 def test_weights_are_merged_and_the_balance_is_recorded() -> None:
@@ -266,6 +269,8 @@ def test_the_backlog_of_a_queue_is_exact_for_a_segment_and_estimated_for_a_part_
 
     assert RecordCount(7) == known.progress.unacknowledged_records(0, 10)
     assert RecordCount(4, estimated=True) == known.progress.unacknowledged_records(BucketRange(0, 0, 8), 10)
+    known.apply(acknowledged((0, 0, 5, 0, 8)), 0)
+    assert [6, 3] == [known.progress.unacknowledged_records(part, 10).records for part in (0, BucketRange(0, 0, 8))]
 
 
 def test_a_segment_that_was_acknowledged_beyond_its_known_end_has_no_backlog() -> None:
