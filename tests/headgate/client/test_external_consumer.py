@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -208,22 +208,26 @@ async def test_no_more_segments_are_read_at_the_same_time_than_the_program_allow
 
 
 async def test_a_call_that_works_on_after_its_cancellation_has_ended_when_its_segment_moves() -> None:
-    source, clock, worked_at = Source(closed=""), asyncio.get_running_loop().time, 0.0
+    clock, at = asyncio.get_running_loop().time, dict[str, float]()
 
-    async def read(_: GrantedSegment) -> None:
-        nonlocal worked_at
+    async def works_on(_: GrantedSegment) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
         try:
             await asyncio.Event().wait()
         finally:
-            while True:
-                await asyncio.sleep(0.0002)
-                worked_at = clock()
+            at["end"] = clock()
 
+    async def follows(_: GrantedSegment) -> None:
+        at["begin"] = clock()
+        await asyncio.Event().wait()
+
+    one, two = (SimpleNamespace(read=each) for each in (works_on, follows))
     async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
-        async with running(cluster, SimpleNamespace(read=read), "one"), running(cluster, source, "two"):
-            await until(lambda: source.reading, 100)
-            assert 0.001 < clock() - worked_at < 1, "it had ended when the segment was confirmed"
+        async with running(cluster, one, "one"), running(cluster, two, "two"):
+            await until(lambda: len(at) == 2, 100)
+            assert 0.001 < at["begin"] - at["end"], "it had ended when the segment was confirmed"
 
 
 async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_one_after_its_end() -> None:
