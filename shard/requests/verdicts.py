@@ -33,7 +33,7 @@ Refusals that end a producer's session, or depend on the state, wait for a barri
 judges on an outdated state (Redpanda #12712).
 """
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,21 +63,21 @@ def route_batch(
     in the order of the batch, with the offset of each. ``digest_bytes``: see `batch_digest`.
     """
     segments = topic.layout.route(map(key_hash, [record.key for record in batch.records]))
-    order = sorted(range(len(segments)), key=segments.__getitem__)
-    records, headers = [batch.records[each] for each in order], batch.headers_by_record
-    found = RecordColumns(
-        topic_id=[topic.topic_id] * len(order),
-        segment=[segments[each] for each in order],
-        timestamp_ms=[record.timestamp_ms for record in records],
-        key=[record.key for record in records],
-        value=[record.value for record in records],
-        headers=[headers.get(each, ()) for each in order] if headers else [()] * len(order),
-    )
-    placements = []
-    for segment, count in Counter(found.segment).items():
-        first_offset, known = topic.tails[segment].next_offset, topic.layout.segments[segment]
-        placements.append(e.Placement(segment, known.first_hash, known.last_hash, first_offset, count))
-        found.offset += range(first_offset, first_offset + count)
+    grouped: defaultdict[int, list[requests.Record]] = defaultdict(list)
+    for segment, record in zip(segments, batch.records, strict=True):
+        grouped[segment].append(record)
+    placements, found = [], RecordColumns(topic_id=[topic.topic_id] * len(segments))
+    for segment, placed in sorted(grouped.items()):
+        known, first_offset = topic.layout.segments[segment], topic.tails[segment].next_offset
+        placements.append(e.Placement(segment, known.first_hash, known.last_hash, first_offset, len(placed)))
+        found.segment += [segment] * len(placed)
+        found.offset += range(first_offset, first_offset + len(placed))
+    # Other columns in one pass: a batch may have a record for each of thousands of segments.
+    records = [record for placement in placements for record in grouped[placement.segment]]
+    found.timestamp_ms = [record.timestamp_ms for record in records]
+    found.key, found.value = [record.key for record in records], [record.value for record in records]
+    order = sorted(range(len(segments)), key=segments.__getitem__) if batch.headers else ()
+    found.headers = [batch.headers_by_record.get(each, ()) for each in order] or [()] * len(segments)
     entry = e.RecordsStored(
         topic_id=topic.topic_id,
         count=len(segments),
