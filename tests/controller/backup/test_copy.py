@@ -162,7 +162,6 @@ async def test_a_copy_that_no_snapshot_makes_readable_is_refused() -> None:
     """The leader has the state in memory, so only its next start would fail. A backup of then would be none."""
     source, destination = await compacted(24, 20), FakeStore()
     source.trim(20)
-
     with pytest.raises(LedgerError, match="chunk 19 is missing, and no snapshot covers it"):
         await copied(source, destination)
 

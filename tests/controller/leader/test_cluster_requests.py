@@ -76,12 +76,6 @@ async def test_a_command_is_answered_once_it_is_done_or_refused_with_the_reason(
     assert replies == [reply if problem is None else Refusal("invalid", problem)]
 
 
-async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
-    refused = respond(OperatorCommands(3, "a", None), MOVE, [])
-
-    assert refused.verdict == "unavailable"
-
-
 async def test_a_client_receives_a_refusal_that_is_decided_later() -> None:
     async with OneShard().led() as (_, client):
         refused = await client.call(TransferShard, daemon="b", token="t")

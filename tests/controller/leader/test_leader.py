@@ -173,6 +173,10 @@ async def test_no_producer_expires_because_the_clock_jumps() -> None:
     async with shard.leader("b") as leader:
         await asyncio.sleep(60)
         assert 2 == len(leader.state.producers)
+        at_ms = leader.state.at_ms
+        await asyncio.sleep(4 * 3600)
+        lived_ms = leader.state.time.age_ms(at_ms, shard.now_ms())
+    assert 4 * 3_600_000 == pytest.approx(lived_ms, abs=65_000), "also while there is no request"
 
 
 async def test_the_producer_table_survives_a_change_of_leader() -> None:

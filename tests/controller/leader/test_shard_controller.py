@@ -26,16 +26,23 @@ from tests.support.worlds.one_shard import CLUSTER, BareClient
 
 
 async def test_a_stop_hands_over_at_once() -> None:
-    """Accepted requests are committed and the lock is released, without a session timeout."""
+    """Accepted requests are committed and the lock is released, without a session timeout. Later ones do not delay it."""
     cluster = Cluster()
+    client = BareClient(cluster.broker)
     async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await client.open()
         await asyncio.sleep(3)
+        a.store.latency_seconds = (0.1, 0.1)
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
         before = asyncio.get_running_loop().time()
         a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: b.leads)
+        later = iter(range(1000))
+        while not b.leads:
+            client.send(CreateTopic, topic=f"later-{(number := next(later))}", token=str(number))
+            await asyncio.sleep(0.01)
         took = asyncio.get_running_loop().time() - before
-        assert {"t"} == set(b.leader.state.topics)
+        assert "t" in b.leader.state.topics
+        await client.transport.__aexit__(None, None, None)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
     assert took < 1
 

@@ -57,6 +57,14 @@ async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one
     assert contender.store.pauses == pytest.approx([0, 0], abs=0.1)  # type: ignore[attr-defined]
 
 
+async def test_attempts_to_start_a_term_have_growing_pauses() -> None:
+    contender = Contender(Cluster(), "a", TimedStore)
+    contender.store.refuses_writes = True
+    async with contender.running():
+        await asyncio.sleep(60)
+    assert [0, 0.25, 0.5, 1, 2, 4, 5] == pytest.approx(contender.store.pauses[:7], abs=0.2)  # type: ignore[attr-defined]
+
+
 async def test_the_time_of_a_ledger_does_not_go_back_with_the_clock_of_a_new_leader() -> None:
     kept = LedgerInMemory(8)
     await begin_term(kept.ledger, kept.state, "late", now_ms=3, term_id=77)

@@ -23,8 +23,6 @@ from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.worlds.one_shard import BareClient, OneShard
 
 SOON = RetentionSettings(max_age_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
-
-
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
 
 
@@ -155,7 +153,6 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
 
 
 async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> None:
-    """Those of subscriptions that the cluster ignores, too."""
     shard = OneShard(retention=RetentionSettings(ignore_subscriptions=True))
     async with _split_topic(shard) as (leader, client):
         await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")

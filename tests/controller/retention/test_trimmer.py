@@ -163,9 +163,6 @@ async def test_the_next_leader_finishes_a_trim() -> None:
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
     assert before == everything(state), "no new entry is needed"
-    deleted = kept.store.calls["delete"]
-    await TrimmingLeader(kept, state).trimmer.trim_once()
-    assert deleted == kept.store.calls["delete"], "each costs a request"
 
 
 @pytest.mark.parametrize("deletes", [True, False])

@@ -104,7 +104,6 @@ async def test_a_folder_that_cannot_be_made_durable_is_named(tmp_path: Path, mon
 async def test_a_link_that_leads_nowhere_fails_a_listing_and_is_named(tmp_path: Path):
     """An error that is not the store's would end the daemon, and with it the leaders of all other shards."""
     (tmp_path / "loop").symlink_to("loop")
-
     for listing in (LocalStore(tmp_path).names(""), LocalStore(tmp_path).folders("")):
         with pytest.raises(StoreUnavailableError, match=f"cannot list {tmp_path}/loop: Too many levels"):
             await listing
