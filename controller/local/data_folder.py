@@ -15,6 +15,7 @@ import msgspec
 
 from controller.local.private_file import OWNER_ONLY, OWNER_ONLY_FOLDER, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
+from controller.settings.sections import PortOrAny
 from headgate.errors import ConfigError
 from headgate.model.text import UNREADABLE_JSON
 from headgate.process.child_process import rotate_log
@@ -26,9 +27,9 @@ FREE_MEGABYTES: Final = 300
 class NodeState(msgspec.Struct, frozen=True):
     """The values of the last start; 0: unknown."""
 
-    mqtt_port: int = 0
-    zookeeper_port: int = 0
-    http_port: int = 0
+    mqtt_port: PortOrAny = 0
+    zookeeper_port: PortOrAny = 0
+    http_port: PortOrAny = 0
     shards: int = 0
     tls: bool = False
     """Whether all connections use TLS, and all clients have users."""
@@ -102,9 +103,7 @@ def reserve_port(
     """Reserve a port: the ``requested`` one (0: any free port), else the previous one, the default one, or any.
 
     ``reserved``: those that this node has reserved for others. They look free, as to the servers that will use them.
-
-    Raises:
-        ConfigError: the requested port is in use.
+    Raises ConfigError: the requested port is in use.
     """
     for port in filter(None, (requested,) if requested is not None else (previous, default)):
         with contextlib.suppress(OSError):  # Another program may take it meanwhile.

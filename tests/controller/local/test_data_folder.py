@@ -86,7 +86,7 @@ def test_the_state_is_saved_and_loaded(tmp_path: Path):
         assert folder.load_state() == NodeState(mqtt_port=1, shards=4)
 
 
-@pytest.mark.parametrize("damaged", [b"{", b'{"ledger": "\xff"}'])
+@pytest.mark.parametrize("damaged", [b"{", b'{"ledger": "\xff"}', b'{"mqtt_port": 65536}'])
 def test_a_damaged_state_file_is_named_with_a_remedy(damaged: bytes, tmp_path: Path):
     (tmp_path / "up.json").write_bytes(damaged)
 
