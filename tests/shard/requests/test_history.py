@@ -50,3 +50,5 @@ def test_positions_of_a_deleted_topic_are_refused_as_such(state: ShardState, top
     )
 
     assert refused == (judge_history(request, state) is not None)
+    state.apply(e.TopicDeleted(topic_id=7, token="d"))
+    assert judge_history(request, state) is None

@@ -98,9 +98,7 @@ def test_a_seek_revokes_drained_facts_and_ranges_of_the_moved_segments() -> None
 def test_a_removed_consumer_holds_nothing() -> None:
     known = held()
     known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 9)
-
-    assert {2} == set(known.holdings)
-    assert {"bob"} == set(known.consumers)
+    assert ({2}, {"bob"}) == (set(known.holdings), set(known.consumers))
 
 
 def test_a_pruned_segment_leaves_no_state_behind() -> None:
