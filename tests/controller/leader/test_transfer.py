@@ -58,7 +58,6 @@ async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
         transfer = a.controller.start_transfer("b", "spread")
         await asyncio.sleep(0.1)
         b.elections.withdraw(0)
-
         before = asyncio.get_running_loop().time()
         assert await transfer == (
             "daemon 'b' does not contend for shard 0 any more: it has ended, lost its session in ZooKeeper, or cannot read "
@@ -88,18 +87,20 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm_until_it
     async with three(cluster) as (a, b, _):
         b.store.damaged_reads = 1.0
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
-
         with capture_logs() as logs:
             assert await a.controller.start_transfer("b", "spread", 3.0) is not None
-
         assert a.leads
         [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
         assert "chunk" in reason
         await until(lambda: b.controller.follower.fault is not None)
-        assert await cluster.terms() == [(1, "a")]
-
         b.store.damaged_reads = 0.0
+        cluster.broker.cut("daemon-b")
+        assert await a.controller.start_transfer("b", "spread", 3.0) is not None, "nor one without the broker"
+        assert await cluster.terms() == [(1, "a")]
+        cluster.broker.heal("daemon-b")
+        await until(lambda: b.transport.connected)
         assert await a.controller.start_transfer("b", "operator", 1.0) is None
+        await until(lambda: a.elections.queue(0).fixed)
 
 
 async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -> None:
