@@ -241,6 +241,7 @@ async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(ha
     acknowledge(harness, 6, parked=(4,))
     subscription = harness.subscription
     harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
+    subscription.redelivery.park(0, 4, LOW, 9)  # It is read and parked once more.
     assert {1: (0, 4)} == subscription.redelivery.dead
     subscription.forget_segments({0: 9})
     assert ({}, 10) == (subscription.redelivery.dead, subscription.dropped_records)
