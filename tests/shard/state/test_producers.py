@@ -129,11 +129,11 @@ def test_the_memory_of_deleted_names_is_bounded() -> None:
     minute, number = 60_000, MAX_DELETED_NAMES
     state = ShardState(0)
     state.apply_all([CREATED], chunk=1, at_ms=0)
-    state.producers.deleted = [DeletedName(f"n{each}", 0, minute) for each in range(number)]
+    state.producers.deleted = [DeletedName(f"n{each % 5000}", each, minute) for each in range(number)]
     lives = [opened(number, name=f"n{number}"), e.ProducerDeleted(producer_id=number, token=str(number))]
     state.apply_all(lives, chunk=2, at_ms=minute)
     assert (MAX_DELETED_NAMES, "n1") == (len(state.producers.deleted), state.producers.deleted[0].name)
-    assert [0, -1] == [state.producers.deleted_incarnation("n5", minutes * minute) for minutes in (0, 1)]
+    assert [5005, -1] == [state.producers.deleted_incarnation("n5", minutes * minute) for minutes in (0, 1)]
     lives = [opened(1, name="last"), e.ProducerDeleted(producer_id=1, token="last")]
     state.apply_all(lives, chunk=3, at_ms=11 * minute)
 
