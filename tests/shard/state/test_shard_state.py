@@ -209,7 +209,7 @@ def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
     assert [(0, 2, 20)] == state.topics["orders"].tails[0].traffic.slots
 
     state.apply_all([e.SegmentRolled(topic_id=1, segment=0, end_offset=2, reason="age")], chunk=3, at_ms=3000)
-    assert [[], [(0, 2, 20)]] == [state.topics["orders"].tails[each].traffic.slots for each in (0, 2)], "goes on in 2"
+    assert [[], [(0, 2, 20)]] == [state.topics["orders"].tails[each].traffic.slots for each in (0, 2)], "continues in 2"
 
 
 def test_only_an_entry_of_a_topic_has_one() -> None:
