@@ -40,6 +40,7 @@ from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.process.background import end_tasks
 from headgate.protocol.replies import Grant
+from headgate.protocol.request_fields import MAX_CHECKPOINT_CHARACTERS
 from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
@@ -87,20 +88,21 @@ class GrantedSegment:
     async def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
         """Acknowledge everything that was read so far. It is sent within a tenth of a second.
 
-        A coroutine, as every acknowledgement is: `Consumer.acknowledge` can wait for capacity, and
-        programs that use both should not have to know which one.
+        A coroutine, as every acknowledgement is: `Consumer.acknowledge` can wait for capacity.
 
         Args:
-            checkpoint: where the next holder continues, at most 1024 characters.
-            end_offset: with ``offsets`` positions, the offset after the last record that was
-                handled.
+            checkpoint: where the next holder continues, at most `MAX_CHECKPOINT_CHARACTERS` (1024).
+            end_offset: with ``offsets`` positions, the offset after the last record that was handled.
 
         Raises:
-            HeadgateError: ``end_offset`` is missing, or is given with opaque positions.
+            HeadgateError: ``end_offset`` is missing, or is given with opaque positions; the checkpoint is too long.
         """
         if (end_offset is None) == (self._positions == "offsets"):
             wanted = "give end_offset" if end_offset is None else "give a checkpoint, no end_offset"
             raise HeadgateError(f"positions of {self.label} are {self._positions}: {wanted}")
+        if (length := len(checkpoint or "")) > MAX_CHECKPOINT_CHARACTERS:
+            limit = f"the limit is {MAX_CHECKPOINT_CHARACTERS}"
+            raise HeadgateError(f"the checkpoint of {self.label} has {length} characters; {limit}")
         if checkpoint is not None:
             self.checkpoint = checkpoint
         self.start_offset = max(self.start_offset, end_offset or 0)
@@ -121,8 +123,7 @@ class GrantedSegment:
 
         Raises:
             HeadgateError: the end is unknown, or is given with opaque positions.
-            AcknowledgementsNotStoredError: it was not durable in time. It is sent again meanwhile,
-                so this can be called again.
+            AcknowledgementsNotStoredError: it was not durable in time. It is sent again; this can be called again.
         """
         if self._positions == "opaque":
             if end_offset is not None:
@@ -132,8 +133,7 @@ class GrantedSegment:
             end_offset = self.end_offset
         if end_offset is None:
             raise HeadgateError(f"the end of {self.label} was unknown when it was granted: give end_offset")
-        key = (self.segment, self.generation)
-        self._member.acknowledge_segment(key, end_offset, None)
+        self._member.acknowledge_segment(key := (self.segment, self.generation), end_offset, None)
         await self._member.flush_acknowledgements(key)
         self.finished = True
 

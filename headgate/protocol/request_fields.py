@@ -76,7 +76,8 @@ Bucket = Annotated[int, Meta(ge=0, le=KEY_BUCKETS - 1)]
 DeliveryCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 DelayMs = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 ParkedKeyBytes = Annotated[bytes, Meta(min_length=1, max_length=MAX_PARKED_KEY_BYTES)]
-Checkpoint = Annotated[str, Meta(max_length=1024)]
+MAX_CHECKPOINT_CHARACTERS = 1024
+Checkpoint = Annotated[str, Meta(max_length=MAX_CHECKPOINT_CHARACTERS)]
 LedgerId = Annotated[bytes, Meta(max_length=16)]
 """The id of the ledger that a message is about; empty in a world without one."""
 LedgerIdText = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]

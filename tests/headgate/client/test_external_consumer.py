@@ -141,8 +141,7 @@ async def test_offset_positions_drain_a_segment() -> None:
         assert 7 == segment.start_offset, "where a repeated call continues"
         await segment.finish()
 
-    sealed = SegmentImport(segment="a", end_offset=10)
-    child = SegmentImport(segment="b", parents=["a"])
+    sealed, child = SegmentImport(segment="a", end_offset=10), SegmentImport(segment="b", parents=["a"])
     async with world() as (cluster, admin):
         await admin.import_topic("orders", ExternalLayout([sealed, child]))
         async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
@@ -236,6 +235,8 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
     async def read(segment: GrantedSegment) -> None:
         events.append(f"begins at {segment.checkpoint}")
         await segment.acknowledge(checkpoint="7")
+        with pytest.raises(HeadgateError, match="1025 characters; the limit is 1024"):
+            await segment.acknowledge(checkpoint=1025 * "8")
         try:
             await asyncio.sleep(1e6)
         finally:
@@ -244,8 +245,7 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
 
     async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        one = client(cluster, "one")
-        async with ExternalConsumer(one, topic="orders", subscription="s") as consumer:
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             task = asyncio.create_task(consumer.run(read))
             await asyncio.sleep(20)
             cluster.broker.cut("one")
