@@ -87,7 +87,7 @@ async def _run(url: str, heads: Sequence[tuple[int, int]], least_chunks: int) ->
             ledger = Ledger(store, shard)
             number = await take_snapshot(ledger, least_chunks=least_chunks, now_ms=now_ms, level=level, head=head)
         except HeadgateError as error:
-            print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+            print(f"headgate: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
             code = 1
             continue
         if number is not None:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         heads = list(zip_longest(arguments.shard, arguments.head[: len(arguments.shard)], fillvalue=0))
         return asyncio.run(_run(arguments.ledger, heads, arguments.chunks))
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"headgate: {error}", file=sys.stderr)  # noqa: T201
         return 2
 
 

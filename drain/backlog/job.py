@@ -240,7 +240,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     async with spark_session(arguments) as session:
         outcome = await BacklogJob(chunks, count_on(session, chunks), results=results).run(shards)
     for text in outcome.failures.values():
-        print(f"error: {text}", file=sys.stderr)  # noqa: T201
+        print(f"headgate: {text}", file=sys.stderr)  # noqa: T201
     for shard, result in sorted(outcome.results.items()):
         for line in _lines(shard, result, as_json=arguments.json):
             print(line)  # noqa: T201

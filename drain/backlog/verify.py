@@ -158,7 +158,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             BacklogJob(chunks, count_on(session, chunks)), shards, topic_id=arguments.topic_id, progress=progress
         )
     for shard, reason in sorted(failures.items()):
-        print(f"error: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201
+        print(f"headgate: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201
     for line in report(verdicts, failures, as_json=arguments.json):
         print(line)  # noqa: T201
     return 1 if failures or any(verdict.differences for verdict in verdicts) else 0

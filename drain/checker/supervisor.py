@@ -27,8 +27,8 @@ from headgate.process.resources import processor_seconds, wants_processor
 from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"
-ERROR_PREFIXES: Final = ("error: ", "headgate: ")
-"""Beginnings of the line with which the process says why it ends."""
+ERROR_PREFIX: Final = "headgate: "
+"""Begins the line with which the process says why it ends."""
 MAX_ERROR_BYTES: Final = 2048
 FULL_BYTES: Final = 64 * 1024
 """A disk with less free space is called full."""
@@ -158,8 +158,8 @@ class DrainSupervisor(BackgroundService):
                 end = log.seek(0, os.SEEK_END)
                 log.seek(max(end - MAX_ERROR_BYTES, before if before <= end else 0))
                 last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
-            if last.startswith(ERROR_PREFIXES):
-                return f": {last.partition(': ')[2]} (log: {self._log_path})"
+            if last.startswith(ERROR_PREFIX):
+                return f": {last.removeprefix(ERROR_PREFIX)} (log: {self._log_path})"
         return f", see {self._log_path}"
 
     async def _watch(self, ready: asyncio.Future[float]) -> str:

@@ -299,7 +299,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                 for manifest in await compaction_job.run(shard):
                     print(summary_line(manifest))  # noqa: T201 - a command prints to its terminal
             except HeadgateError as error:
-                print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                print(f"headgate: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 code = 1
         compaction_job.runner.close()
     return code

@@ -56,7 +56,7 @@ class CompactionScheduler:
             try:
                 failed = await self.check()
             except MustRestartError as error:
-                print(f"error: compaction ends: {error}", file=sys.stderr)  # noqa: T201
+                print(f"headgate: compaction ends: {error}", file=sys.stderr)  # noqa: T201
                 return
             self._failures = self._failures + 1 if failed else 0
 
@@ -83,7 +83,7 @@ class CompactionScheduler:
                 if every_shard:
                     await self.compaction_job.published.sweep(shard)
             except HeadgateError as error:
-                print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                print(f"headgate: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True
         if every_shard:
             self._idle_checks = self._idle_checks + 1 if idle and not failed else 0

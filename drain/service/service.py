@@ -189,7 +189,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         if coalescer.worker.done():
             coalescer.worker.result()  # Only a bug ends it: exit with its traceback.
         if server.must_restart.done():
-            print(f"error: {server.must_restart.result()}", file=sys.stderr)  # noqa: T201
+            print(f"headgate: {server.must_restart.result()}", file=sys.stderr)  # noqa: T201
             return 1
     return 0
 
@@ -299,5 +299,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tables = read_tables(arguments.external) if arguments.external else {}
             return asyncio.run(_run(arguments))
         except (ConfigError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            print(f"headgate: {error}", file=sys.stderr)  # noqa: T201
             return 2

@@ -31,7 +31,7 @@ def die_with_parent(parent_pid: int) -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     # If the parent ended before the call, the kernel never sends the signal.
     if os.getppid() != parent_pid:
-        sys.exit(f"error: the parent process {parent_pid} is gone")
+        sys.exit(f"headgate: the parent process {parent_pid} is gone")
 
 
 def with_parent_death_signal(*command: str) -> list[str]:

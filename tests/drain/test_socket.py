@@ -33,7 +33,7 @@ def test_the_path_of_a_socket_is_absolute_and_short(path: str, problem: str) -> 
 def test_the_spark_process_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--ledger", "file:///x", "--listen", "s"]) == 2
 
-    assert capsys.readouterr().err.startswith("error: --listen: 's' is no absolute path")
+    assert capsys.readouterr().err.startswith("headgate: --listen: 's' is no absolute path")
 
 
 @pytest.mark.parametrize("folder", ["/var/lib/headgate/drain", "/" + "x" * 200], ids=["short", "too long for a socket"])

@@ -61,7 +61,7 @@ def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tmp_path: Path) -> None:
-    for command in ([sys.executable, "-c", "raise SystemExit('error: no')"], [str(tmp_path / "missing")]):
+    for command in ([sys.executable, "-c", "raise SystemExit('headgate: no')"], [str(tmp_path / "missing")]):
         reports = Reports()
         running = asyncio.create_task(scheduler(LocalStore(tmp_path), reports, {0: 1}, command=command).run())
         await until(lambda reports=reports: reports.failures >= 2)
@@ -110,7 +110,7 @@ def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
     assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1", *heads])
     output = capsys.readouterr()
     assert "shard 1: snapshot of chunk 4" in output.out
-    assert "error: shard 0: chunk" in output.err
+    assert "headgate: shard 0: chunk" in output.err
     assert [4] == asyncio.run(Ledger(LocalStore(tmp_path), 1).snapshots())
     snapshot = decode_file((tmp_path / snapshot_path(1, 4)).read_bytes(), shard=1, chunk=4)
     assert "_Core.shard_counts" not in snapshot.header.fields, "the ledger's level does not allow it"
@@ -118,4 +118,4 @@ def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
 
 def test_an_invalid_ledger_url_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["--ledger", "nowhere", "--shard", "0"])
-    assert "error: ledger URL 'nowhere'" in capsys.readouterr().err
+    assert "headgate: ledger URL 'nowhere'" in capsys.readouterr().err

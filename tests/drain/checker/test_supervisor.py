@@ -184,7 +184,7 @@ async def test_a_start_may_be_slow_and_silent_while_the_process_works(tmp_path):
     assert not supervised.reported_restarts
 
 
-SAYS_WHY_ONCE = "test -e {0}/said && exit 3; touch {0}/said; echo error: no Java found >&2; exit 2"
+SAYS_WHY_ONCE = "test -e {0}/said && exit 3; touch {0}/said; echo headgate: no Java found >&2; exit 2"
 
 
 @pytest.mark.parametrize(

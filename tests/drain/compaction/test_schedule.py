@@ -71,7 +71,7 @@ async def test_a_failing_shard_does_not_stop_the_others_and_a_missing_ledger_is_
     assert await job.schedule(1, 2).check()
 
     assert job.calls == ["count 1", "run 1", "count 2", "run 2"]
-    assert "error: compaction of shard 1: no" in capsys.readouterr().err
+    assert "headgate: compaction of shard 1: no" in capsys.readouterr().err
 
 
 async def test_the_scheduler_ends_when_the_jvm_is_gone() -> None:
