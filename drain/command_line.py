@@ -72,7 +72,7 @@ def run_command(command: Coroutine[None, None, int], *, as_json: bool = False) -
     try:
         return asyncio.run(_until_terminated(command))
     except (ConfigError, MustRestartError, StoreError) as error:
-        print(error_line(str(error), EXIT_WRONG_USAGE, as_json=as_json), file=sys.stderr)  # noqa: T201 - a command prints to its terminal
+        print(error_line(str(error), EXIT_WRONG_USAGE, as_json=as_json), file=sys.stderr)  # noqa: T201
         return EXIT_WRONG_USAGE
 
 
