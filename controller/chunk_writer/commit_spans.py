@@ -65,8 +65,9 @@ def tracing(tracer: Tracer) -> TraceCommits:
 
         def durable(chunk: int, data: bytes) -> None:
             while writing:
+                span = writing.pop()
                 with contained():
-                    (span := writing.pop()).set_attribute("headgate.chunk", chunk)
+                    span.set_attribute("headgate.chunk", chunk)
                     span.end()
             on_durable(chunk, data)
 

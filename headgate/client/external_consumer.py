@@ -101,8 +101,7 @@ class GrantedSegment:
             wanted = "give end_offset" if end_offset is None else "give a checkpoint, no end_offset"
             raise HeadgateError(f"positions of {self.label} are {self._positions}: {wanted}")
         if (length := len(checkpoint or "")) > MAX_CHECKPOINT_CHARACTERS:
-            limit = f"the limit is {MAX_CHECKPOINT_CHARACTERS}"
-            raise HeadgateError(f"the checkpoint of {self.label} has {length} characters; {limit}")
+            raise HeadgateError(f"{self.label}: {length} characters in a checkpoint; limit {MAX_CHECKPOINT_CHARACTERS}")
         if checkpoint is not None:
             self.checkpoint = checkpoint
         self.start_offset = max(self.start_offset, end_offset or 0)
@@ -133,7 +132,8 @@ class GrantedSegment:
             end_offset = self.end_offset
         if end_offset is None:
             raise HeadgateError(f"the end of {self.label} was unknown when it was granted: give end_offset")
-        self._member.acknowledge_segment(key := (self.segment, self.generation), end_offset, None)
+        key = (self.segment, self.generation)
+        self._member.acknowledge_segment(key, end_offset, None)
         await self._member.flush_acknowledgements(key)
         self.finished = True
 

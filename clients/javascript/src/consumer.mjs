@@ -57,15 +57,15 @@ export class Consumer {
   /** Connect and register. */
   async open() {
     if (this.#connection) throw new HeadgateError("open: this consumer was opened before: create another one");
-    const [{ broker, callbacks, registration: options, ledger: source }, { topic, incarnation }] = [this.#options, this.#names];
+    const { broker, callbacks, registration: options, ledger: source } = this.#options;
+    const { topic, incarnation } = this.#names;
     const connection = (this.#connection = new Connection(broker, { incarnation, onFailure: () => this.stop() }));
     const isClosing = () => this.#isClosing;
     try {
       const shard = await connection.shardOf(topic);
       const ledger = new Ledger(source, shard.number, connection.cluster.ledger_id);
       await ledger.check();
-      const own = { holdings: this.#holdings, history: this.#history, counts: this.#counts, names: this.#names, type: this.#type };
-      const parts = { connection, shard, ledger, topic, ...own };
+      const parts = { connection, shard, ledger, topic, holdings: this.#holdings, history: this.#history, counts: this.#counts, names: this.#names, type: this.#type };
       parts.membership = this.#membership = new Membership({ ...parts, options, topicId: this.#token?.topicId });
       parts.feed = this.#feed = new Feed(parts);
       parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, broker });

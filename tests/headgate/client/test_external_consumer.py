@@ -235,7 +235,7 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
     async def read(segment: GrantedSegment) -> None:
         events.append(f"begins at {segment.checkpoint}")
         await segment.acknowledge(checkpoint="7")
-        with pytest.raises(HeadgateError, match="1025 characters; the limit is 1024"):
+        with pytest.raises(HeadgateError, match="1025 characters in a checkpoint; limit 1024"):
             await segment.acknowledge(checkpoint=1025 * "8")
         try:
             await asyncio.sleep(1e6)
