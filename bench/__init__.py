@@ -2,9 +2,5 @@
 
 Each package is a subject, and each of its modules is one benchmark: a docstring that states what is compared and
 why, and a `BENCHMARK` with its goal and its measuring function. `python -m bench` lists them by subject.
-What they share is in `bench.harness`.
-
-A goal is a regression limit: about a tenth beyond the worst value of several runs on a busy
-machine. It is tightened when the code improves, and relaxed only with a reason in the commit
-message.
+What they share is in `bench.harness`. A goal is what users need, and stays while it is missed.
 """

@@ -1,10 +1,9 @@
 """Cost of history: an incremental count of the same new chunks, on ledgers of 1, 10 and 100 times the length.
 
-Ours on the longest ledger over ours on the shortest, in turns. A run finds the chunks behind the
-last watermark, counts only those, and adds the previous result; so the ratio stays at 1. The parts
-have the alternative: a full count, which grows with the ledger. The longest ledger has a hundred
-million rows (seven in eight are acknowledgements, by four subscriptions in sixteen segments); the
-new part has twenty chunks.
+Ours on the longest ledger over ours on the shortest, in turns. A run finds the chunks behind the last watermark,
+counts only those, and adds the previous result; so the ratio stays at 1. The parts have the alternative: a full count,
+which grows with the ledger. The longest ledger has a hundred million rows (seven in eight are acknowledgements, by
+four subscriptions in sixteen segments); the new part has twenty chunks.
 """
 
 import asyncio

@@ -1,11 +1,10 @@
 """Wait of a child segment after the last acknowledgement, against a policy that only polls.
 
-Ours: on real servers, from sending the last acknowledgement of a sealed segment to the push that
-grants its children, for 1, 10 and 100 subscriptions that reach the end together. The other side:
-the same drains under the polling policy alone (first pause 2 s after the split, doubling to 15
-min), calculated: a drain that takes from 1 s to 1 h, evenly distributed over the logarithm, is
-noticed by the first poll after its end. The value is the median wait under polling over the median
-of ours, for the middle one of the three sizes.
+Ours: on real servers, from sending the last acknowledgement of a sealed segment to the push that grants its children,
+for 1, 10 and 100 subscriptions that reach the end together. The other side: the same drains under the polling policy
+alone (first pause 2 s after the split, doubling to 15 min), calculated: a drain that takes from 1 s to 1 h, evenly
+distributed over the logarithm, is noticed by the first poll after its end. The value is the median wait under polling
+over the median of ours, for the middle one of the three sizes.
 
 After each round one backlog run over a new chunk is measured in the same session. A release may
 take one run and 100 ms; the allowed time over the measured time is a part with its own goal.

@@ -1,14 +1,12 @@
 """Unread time of a topic when a consumer joins, against eager rebalancing.
 
-Three consumers hold all segments of a topic on real servers while records are produced, and a
-fourth one joins. Ours: revoke, confirm, grant, for the segments that must move. The other side
-uses the same servers with the eager protocol: all consumers release everything, and register again
-once nothing is held.
+Three consumers hold all segments of a topic on real servers while records are produced, and a fourth one joins. Ours:
+revoke, confirm, grant, for the segments that must move. The other side uses the same servers with the eager protocol:
+all consumers release everything, and register again once nothing is held.
 
-Each side records when each segment lost its old holder and got its new one; a segment that was not
-released was never unread. The value is the unread time summed over all segments, of the eager
-protocol over ours. The parts contain the time until all consumers hold a balanced share, and the
-longest unread time of a single segment.
+Each side records when each segment lost its old holder and got its new one. The value is the unread time summed over
+all segments, of the eager protocol over ours. The parts contain the time until all consumers hold a balanced share, and
+the longest unread time of a single segment.
 """
 
 import asyncio
@@ -18,12 +16,15 @@ from contextlib import AsyncExitStack
 from statistics import median
 from typing import Any
 
+import structlog
+
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
 from bench.harness.cluster import SHARD, BenchCluster
 from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
-from headgate.protocol.replies import AssignmentChanged, Push, Registered, Reply
+from headgate.client.membership import Confirmations
+from headgate.protocol.replies import AssignmentChanged, Push, Registered, Reply, Revocation
 from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, RegisterConsumer
 
 SUBSCRIPTION = "bench"
@@ -39,17 +40,16 @@ class RebalanceTrace:
         self.changed = asyncio.Event()
         """It is set at every change of any reader."""
         self.began = self.ended = 0.0
-        """When the joiner began, and when all consumers held a balanced share."""
         self.steps: dict[int, list[tuple[float, int]]] = defaultdict(list)
         """Segment → (time, +1 or -1) for each holder gained or lost in between."""
 
     def begin(self) -> None:
-        """Start the trace; forget earlier steps."""
+        """Forget earlier steps: the joiner begins."""
         self.began = asyncio.get_running_loop().time()
         self.steps.clear()
 
     def end(self) -> None:
-        """Let later steps not count."""
+        """Let later steps not count: all consumers hold a balanced share."""
         self.ended = asyncio.get_running_loop().time()
 
     def record(self, segments: Iterable[int], change: int) -> None:
@@ -75,7 +75,7 @@ def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
 
 
 class Reader:
-    """A consumer that reads nothing and confirms each revocation immediately."""
+    """A consumer that reads nothing and confirms revocations immediately, as a `Consumer` does."""
 
     def __init__(self, client: Client, topic: str, name: str, seen: RebalanceTrace) -> None:
         self.incarnation = 1
@@ -83,7 +83,8 @@ class Reader:
         self._push_key = {"topic": topic, "subscription": SUBSCRIPTION, "consumer": name}
         self._trace = seen
         self._assignment = HeldSegments()
-        self._confirming: set[asyncio.Task[Reply]] = set()
+        self._confirmations = Confirmations(self._confirm, self._on_confirmed, structlog.get_logger(__name__))
+        self._confirming = asyncio.get_running_loop().create_task(self._confirmations.run())
 
     @property
     def held(self) -> list[int]:
@@ -96,6 +97,9 @@ class Reader:
         reply = await self._ask(RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
         assert isinstance(reply.body, Registered), reply
         self._apply_changes(self._assignment.registered(reply.leader_epoch, reply.body))
+
+    def close(self) -> None:
+        self._confirming.cancel()
 
     async def leave(self) -> None:
         """Release everything. The next registration is another incarnation; grants to this one are ignored."""
@@ -112,12 +116,15 @@ class Reader:
         assert not changes.stop, "fenced although it confirmed everything"
         self._trace.record((revocation.segment for revocation in changes.finish), -1)
         for revocation in [*changes.finish, *changes.confirm]:
-            self._assignment.confirmed(revocation)
-            confirm = self._ask(ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
-            task = asyncio.get_running_loop().create_task(confirm)
-            self._confirming.add(task)
-            task.add_done_callback(self._confirming.discard)
+            self._confirmations.add(revocation)
         self._trace.record((grant.segment for grant in changes.start), 1)
+
+    async def _confirm(self, released: list[tuple[int, int]]) -> None:
+        await self._ask(ConfirmRevoked, released=released)
+
+    def _on_confirmed(self, revocation: Revocation) -> None:
+        self._assignment.confirmed(revocation)
+        self._trace.changed.set()
 
     async def _ask(self, kind: type[RegisterConsumer | LeaveConsumer | ConfirmRevoked], **fields: Any) -> Reply:
         address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
@@ -164,8 +171,9 @@ async def _under_load(cluster: BenchCluster, client: Client, topic: str, segment
         await balanced([*readers, joiner], seen, segments)
         seen.end()
         enough.set()
-    # Readers send no heartbeats: without leaving, they would be evicted in the middle of a later round.
-    await asyncio.gather(*(reader.leave() for reader in [*readers, joiner]))
+    for reader in [*readers, joiner]:
+        await reader.leave()  # It sends no heartbeats, and would be evicted in the middle of a later round.
+        reader.close()
     return seen
 
 

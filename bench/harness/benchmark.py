@@ -1,8 +1,7 @@
 """What a benchmark is, how its sides are measured, and what a result contains.
 
-A benchmark is a ratio between sides that do comparable work in the same process, on the same bytes,
-in turns. Absolute times mean little on a shared machine; a ratio measured in turns is robust
-against other load.
+A benchmark is a ratio between sides that do comparable work in the same process, on the same bytes, in turns. Absolute
+times mean little on a shared machine; a ratio measured in turns is robust against other load.
 
 Rules:
 

@@ -1,8 +1,7 @@
 """One real `ShardLeader` in memory, and a clock of the event loop's turns. No server, no disk.
 
-The stall of a message is the longest turn of the loop while the leader handles it: decoding,
-deciding, applying, encoding the chunk, and everything that follows in later turns. Between two
-turns the loop serves other clients.
+The stall of a message is the longest turn of the loop while the leader handles it: decoding, deciding, applying,
+encoding the chunk, and everything that follows in later turns. Between two turns the loop serves other clients.
 """
 
 from __future__ import annotations

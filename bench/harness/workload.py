@@ -1,7 +1,6 @@
 """Synthetic traffic for the benchmarks: keyed records in batches, applied as a leader applies them.
 
-Keys repeat and values are half random, so that they compress partly. A seed makes all runs the
-same.
+Keys repeat and values are half random, so that they compress partly. A seed makes all runs the same.
 """
 
 import random

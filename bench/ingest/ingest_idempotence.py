@@ -1,10 +1,9 @@
 """Latency of exactly-once, against batches without an identity.
 
-Batches of one record of 100 bytes go to a real daemon, some with a producer id and a sequence, some
-with neither, which the leader accepts without looking for duplicates. Client, connection and
-encoder are the same. The two kinds alternate in short stretches of one run, with one batch in
-flight and with 16. The value is the greater of the two ratios of medians; the ratios of the 99th
-percentiles have their own goal.
+Batches of one record of 100 bytes go to a real daemon, some with a producer id and a sequence, some with neither,
+which the leader accepts without looking for duplicates. Client, connection and encoder are the same. The two kinds
+alternate in short stretches of one run, with one batch in flight and with 16. The value is the greater of the two
+ratios of medians; the ratios of the 99th percentiles have their own goal.
 """
 
 import asyncio
