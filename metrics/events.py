@@ -488,7 +488,7 @@ class DrainCheckCompleted(Event, frozen=True):
 
 @counted("drain_check_failures", "reason")
 class DrainCheckFailed(Event, frozen=True):
-    """Queries that the drain service did not answer, by reason.
+    """Queries that the drain service did not answer, and published results that were not usable, by reason.
 
     denied: it has another secret or user than this daemon. wrong_ledger: it counts another ledger.
     """

@@ -106,8 +106,11 @@ _ENDS_WITH_TERM: Final = (
     "device_records_pending",
     "segment_deletions_pending",
     "deletion_overdue_seconds",
+    "ledger_objects",
+    "compacted_bytes",
+    "ledger_time_ahead_seconds",
 )
-"""Gauges that an event sets, of what only a leader has."""
+"""Gauges that an event sets, of what only a leader has, and which may fall: a former one would show the old value."""
 TERM_END_REASONS: Final = (
     "handover",
     "number_taken",
@@ -235,7 +238,8 @@ def add_shard_metrics(metrics: MetricFactory) -> None:
 
     def reset(event: events.TermEnded) -> None:
         for gauge in ending:
-            gauge.child(event.shard).set(0)
+            for child in gauge.of_shard(event.shard):
+                child.set(0)
 
     metrics.on(events.TermEnded, reset)
 

@@ -41,6 +41,10 @@ class LabeledMetric(Generic[Family]):
         )
         return self._children.setdefault(bounded, self._family.labels(*bounded))
 
+    def of_shard(self, shard: int) -> list[Family]:
+        """Return the children that a shard has so far; the first label is the shard."""
+        return [child for labels, child in self._children.items() if labels[0] == shard]
+
     def of(self, *fields: str) -> Callable[[Event], Family]:
         """Return a function that returns the child for an event, whose ``fields`` are the labels."""
         if not fields:

@@ -104,6 +104,7 @@ class DrainConnection:
             self._checker = ResultsChecker(
                 open_store(settings.results),
                 stale_seconds=settings.results_stale_seconds,
+                observer=self.observer,
                 on_state=self._on_state,
                 on_result=self.recheck,
                 url=settings.results,

@@ -25,6 +25,7 @@ from headgate.backoff import Backoff
 from headgate.errors import StoreError
 from headgate.process.background import BackgroundService
 from headgate.storage.object_store import Store
+from metrics import events
 from metrics.label_values import DrainState
 
 POLLS: Final = Backoff(first_seconds=5.0, longest_seconds=60.0, jitter=0)
@@ -65,10 +66,11 @@ class ResultsChecker(BackgroundService):
     store: Store
     _: KW_ONLY
     stale_seconds: float
-    on_state: Callable[[DrainState, str], None] | None = None
-    on_result: Callable[[], None] | None = None
+    observer: events.Observer
+    on_state: Callable[[DrainState, str], None]
+    on_result: Callable[[], None]
     """Called when any shard has a newer result."""
-    url: str = ""
+    url: str
     require_ledger: protocol.RequireLedger = protocol.any_ledger
     _shards: dict[int, _ShardState] = field(default_factory=dict)
     _wake_up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,7 +127,7 @@ class ResultsChecker(BackgroundService):
             self._wake_up.clear()
             newer = [await self._poll(number, shard) for number, shard in list(self._shards.items())]
             self._set_state()
-            if any(newer) and self.on_result is not None:
+            if any(newer):
                 self.on_result()
             awaited = any(newer) or any(each.is_waited_for or each.fault for each in self._shards.values())
             idle_polls = 0 if awaited else idle_polls + 1
@@ -142,8 +144,11 @@ class ResultsChecker(BackgroundService):
                 result = await read_result(self.store, number, found[-1])
                 self.require_ledger(protocol.CountedLedger(result.ledger_id, self.url))
                 shard.result, shard.rows, newer = result, outstanding(result.rows), True
+                self.observer.observe(events.DrainWatermarkAdvanced(shard=number, chunk=result.watermark))
         except (StoreError, ResultError, protocol.DrainCheckError) as error:
             shard.fault = str(error)
+            failure = error.failure if isinstance(error, protocol.DrainCheckError) else "failed"
+            self.observer.observe(events.DrainCheckFailed(reason=failure))
         else:
             unpublished = f"no result of shard {number} has been published at {self.url} yet (headgate drain job)"
             shard.fault = unpublished if shard.result is None else None
@@ -157,7 +162,7 @@ class ResultsChecker(BackgroundService):
 
     def _set_state(self) -> None:
         state = self._current_state()
-        if state != self._state and self.on_state is not None:
+        if state != self._state:
             self.on_state(*state)
         self._state = state
 

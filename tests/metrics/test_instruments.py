@@ -137,3 +137,17 @@ def test_the_reasons_for_the_end_of_a_term_are_those_of_the_leadership_table():
     }
 
     assert {"handover", *ends} == set(TERM_END_REASONS)
+
+
+def test_the_end_of_a_term_sets_to_0_what_only_its_leader_has(registry, instruments):
+    """A former leader would hide lower values of the present one. Chunks only grow; others report the rest again."""
+    for event in example_events():
+        if not isinstance(event, (events.TermEnded, events.StatusCollected)):
+            instruments.observe(event)
+    instruments.observe(events.TermEnded(shard=1, reason="handover"))
+    gauges = [family for family in families(registry) if family.type == "gauge"]
+    kept = {family.name for family in gauges for each in family.samples if each.labels.get("shard") and each.value}
+
+    chunks = {"headgate_compacted_chunk", "headgate_drain_watermark_chunk", "headgate_snapshot_newest_chunk"}
+    reported = {"headgate_device_sessions", "headgate_ledger_foreign_objects", "headgate_snapshot_overdue_seconds"}
+    assert kept == chunks | reported

@@ -11,8 +11,10 @@ from drain.backlog.results import Result, publish_result, result_path
 from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
 from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from drain.table_mapping import ExternalView
+from metrics.events import DrainCheckFailed, DrainWatermarkAdvanced
 from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import RandomLedger, counted_by_hand
 
 STALE_SECONDS = 120.0
@@ -38,9 +40,11 @@ class CheckerFixture:
         self.store = FakeStore()
         self.states: list[tuple[str, str]] = []
         self.results = 0
+        self.observer = RecordingObserver()
         self.checker = ResultsChecker(
             self.store,
             stale_seconds=STALE_SECONDS,
+            observer=self.observer,
             on_state=lambda *state: self.states.append(state),
             on_result=self._count,
             url="file:///results",
@@ -73,6 +77,9 @@ async def test_results_of_another_ledger_are_refused_and_the_last_own_one_stays_
         await asyncio.sleep(6)
 
         assert (await checker.drained(query(3))).watermark == 4
+    reasons = {each.reason for each in fixture.observer.of(DrainCheckFailed)}
+    assert reasons == {"wrong_ledger"}, "an alert fires"
+    assert fixture.observer.of(DrainWatermarkAdvanced) == [DrainWatermarkAdvanced(shard=0, chunk=4)]
 
 
 async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():

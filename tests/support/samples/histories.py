@@ -151,8 +151,7 @@ class History(RandomLedger):
             subscription = self.rng.choice(sorted(topic.subscriptions.values(), key=lambda known: known.name))
             self.add(
                 e.RecordsAcknowledged(
-                    topic_id=topic.topic_id,
-                    subscription_id=subscription.subscription_id,
+                    **subscription.ids,
                     seek_generation=subscription.seek_generation,
                     ranges=[e.AcknowledgedRange(segment.segment_id, 0, self.rng.randrange(1, first + 1))],
                 )
@@ -196,8 +195,7 @@ class History(RandomLedger):
             for subscription in topic.subscriptions.values():
                 self.add(
                     e.RecordsAcknowledged(
-                        topic_id=topic.topic_id,
-                        subscription_id=subscription.subscription_id,
+                        **subscription.ids,
                         seek_generation=subscription.seek_generation,
                         ranges=[e.AcknowledgedRange(segment, 0, 0)],
                         checkpoints={
