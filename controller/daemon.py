@@ -56,7 +56,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
 from headgate.protocol import codec
-from headgate.protocol.codec import leader_topic, presence_filter, sender_of_presence
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
 from metrics import events
@@ -201,8 +200,8 @@ class Daemon:
         )
         transport.on_connection(partial(self._on_broker, spreader))
         await stack.enter_async_context(transport)
-        await transport.subscribe(leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
-        await transport.subscribe(presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
+        await transport.subscribe(codec.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
+        await transport.subscribe(codec.presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
         parts = self._joined, transport, drain_checker, standby
         growth.create(
             lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
@@ -484,7 +483,7 @@ class Daemon:
 
     def _on_presence(self, client_ids: ClientIds, topic: str, payload: bytes) -> None:
         now = asyncio.get_running_loop().time()
-        if self._access.admit(sender_of_presence(topic), len(payload), now, full=False) is not None:
+        if self._access.admit(codec.sender_of_presence(topic), len(payload), now, full=False) is not None:
             return  # Heartbeats show soon enough who is connected.
         try:
             presence = codec.read_presence(topic, payload)
@@ -512,7 +511,7 @@ class Daemon:
 
     def _on_leader(self, topic: str, payload: bytes) -> None:
         for leader in self._active_leaders():
-            if topic == leader_topic(self.settings.cluster.name, leader.state.shard):
+            if topic == codec.leader_topic(self.settings.cluster.name, leader.state.shard):
                 leader.announcer.seen(payload)
 
     def _recheck_drained(self) -> None:

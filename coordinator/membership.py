@@ -81,8 +81,6 @@ class Membership:
             self._context.push(consumer.client_id, fenced)
             self._context.observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
 
-    # Contact
-
     def record_contact(self, name: str) -> bool:
         """Record contact with a registered consumer; return whether it was disconnected."""
         self._last_seen_at[name] = self._clock()

@@ -135,7 +135,7 @@ class HttpServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop listening, and wait up to ``close_seconds`` for open requests."""
+        """Stop listening, and wait up to `listener.CLOSE_SECONDS` for open requests."""
         if self._runner is not None and self._listener is not None:
             await self._listener.close()
             await self._pages.live.close()

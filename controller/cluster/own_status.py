@@ -28,9 +28,6 @@ def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus,
     return tuple(map(_shard, controllers))
 
 
-# Summaries
-
-
 async def summaries(leaders: Sequence[ShardLeader]) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
     """Return all topics and subscriptions of ``leaders`` in a line each, made over turns of the loop."""
     topics: list[TopicSummary] = []
@@ -149,9 +146,6 @@ def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> S
     return records, draining if tracks_acknowledgements(subscription.type) else 0
 
 
-# Documents
-
-
 async def topic_document(leader: ShardLeader, name: str) -> TopicDocument:
     topic = _find(leader, name)
     summary, own = await _topic_summary(leader, topic)
@@ -197,9 +191,6 @@ def _find(leader: ShardLeader, name: str) -> Topic:
     if topic is None:
         raise UnknownNameError(f"there is no topic {name!r}")
     return topic
-
-
-# Counts
 
 
 def _counts(leader: ShardLeader) -> ShardCounts:

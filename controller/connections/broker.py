@@ -22,7 +22,6 @@ from controller.settings.load import Settings
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.protocol import codec
-from headgate.protocol.codec import ClusterDescription, cluster_topic, daemon_client_id
 from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.connection_options import MqttTiming
@@ -71,7 +70,7 @@ DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
 MAX_OTHER_CLUSTERS: Final = 10
 DESCRIBE_AGAIN_SECONDS: Final = 2.0
 """Far below `headgate.client.cluster_watch.SILENT_SECONDS`."""
-_DESCRIPTION: Final = msgspec.msgpack.Decoder(ClusterDescription)
+_DESCRIPTION: Final = msgspec.msgpack.Decoder(codec.ClusterDescription)
 
 
 class BrokerDrops:
@@ -112,7 +111,7 @@ class OtherClusters:
     published now.
     """
 
-    def __init__(self, own: Callable[[], ClusterDescription], publish_own: Callable[[], None]) -> None:
+    def __init__(self, own: Callable[[], codec.ClusterDescription], publish_own: Callable[[], None]) -> None:
         self._own = own
         self._publish_own = publish_own
         self._reported: set[str] = set()
@@ -149,7 +148,7 @@ class BrokerConnection:
         self._rng = rng
         self.main: MqttTransport | None = None
         """The connection for all shards, once the daemon has joined its cluster."""
-        self._describe: Callable[[], ClusterDescription] | None = None
+        self._describe: Callable[[], codec.ClusterDescription] | None = None
         self._secret: SessionSecret | None = None
         self._password = settings.broker.password()
         self._context = read_broker_tls(settings.broker)
@@ -162,7 +161,7 @@ class BrokerConnection:
         self._password, self._context = broker.password(), read_broker_tls(broker)
 
     def transport(
-        self, instance: str, secret: SessionSecret, describe: Callable[[], ClusterDescription]
+        self, instance: str, secret: SessionSecret, describe: Callable[[], codec.ClusterDescription]
     ) -> MqttTransport:
         """Return the connection of daemon ``instance``, not yet entered; the first of the connections.
 
@@ -170,12 +169,12 @@ class BrokerConnection:
         """
         self._secret, self._describe = secret, describe
         broker = self._settings.broker
-        client_id = daemon_client_id(self._settings.cluster.name, instance)
+        client_id = codec.daemon_client_id(self._settings.cluster.name, instance)
         options = self._options(client_id, "daemon")
         transport = self.main = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         transport.router.add(DROPPED_TOPIC, BrokerDrops(self._observer).on_message, retained=True, optional=True)
         others = OtherClusters(describe, self.publish_description)
-        topic = cluster_topic(self._settings.cluster.name)
+        topic = codec.cluster_topic(self._settings.cluster.name)
         transport.router.add(topic, others.on_message, retained=False, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
@@ -183,7 +182,7 @@ class BrokerConnection:
     def publish_description(self) -> None:
         """Describe the cluster to clients, once its ledger is known: they name it in each request."""
         if self.main is not None and self._describe is not None and (described := self._describe()).ledger_id:
-            self.main.publish(cluster_topic(self._settings.cluster.name), codec.encode(described), retain=True)
+            self.main.publish(codec.cluster_topic(self._settings.cluster.name), codec.encode(described), retain=True)
 
     def admin(self, user: str) -> Admin:
         """Return an Admin, not yet entered, whose requests are in the name of ``user``: leaders judge its rights."""

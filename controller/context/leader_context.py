@@ -75,12 +75,13 @@ class LeaderContext:
     retention: RetentionSettings
     delete_data: DeleteData
     observer: events.Observer
+    overview: MakeOverview
+    operations: Operations
     now_ms: Callable[[], int]
     rng: random.Random = field(default_factory=random.Random)
     new_producer_id: Callable[[], int]
     """Draws 63 unpredictable bits."""
-    drained_source: DrainedSource | None = None
-    """None: segments are never reported as drained."""
+    drained_source: DrainedSource
     drain_problem: Callable[[], str | None] = lambda: None
     """Returns why the drain checker does not answer at present, for people; None: it does."""
     open_session: OpenSession | None = None
@@ -99,9 +100,5 @@ class LeaderContext:
     """Returns the cluster's level as the daemon knows it; 0: it does not."""
     shards: Callable[[], ShardMap] = lambda: ShardMap((1,))
     """Returns the shards that the daemon knows of; by default a cluster that has one."""
-    operations: Operations | None = None
-    """What the daemon does for operators; None: nothing."""
     trace_commits: TraceCommits | None = None
     """None: commits have no spans."""
-    overview: MakeOverview | None = None
-    """Returns what all daemons know; None: this leader has no daemon to ask others."""

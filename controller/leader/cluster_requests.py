@@ -48,8 +48,7 @@ Answer = Done | Refusal | None
 
 
 class OperatorCommands:
-    def __init__(self, shard: int, instance: str, operations: Operations | None) -> None:
-        """``operations`` None: this leader is in no daemon that has others."""
+    def __init__(self, shard: int, instance: str, operations: Operations) -> None:
         self._shard = shard
         self._instance = instance
         self._operations = operations
@@ -65,20 +64,19 @@ class OperatorCommands:
         await cancel_and_wait(*self._tasks.values())
 
     def _defer(self, request: Command) -> Outcome:
-        if self._operations is None:
-            return Refusal("unavailable", "this leader is in no daemon that knows others")
-        return Deferred(partial(self._execute_once, request, self._operations), "operator_commands", MAX_PENDING)
+        return Deferred(partial(self._execute_once, request), "operator_commands", MAX_PENDING)
 
-    async def _execute_once(self, request: Command, operations: Operations) -> Answer:
+    async def _execute_once(self, request: Command) -> Answer:
         token = request.token
         if token not in self._tasks:
-            work = self._execute(request, operations)
-            self._tasks[token] = asyncio.get_running_loop().create_task(work, name=f"operator-{self._shard}")
+            task = asyncio.get_running_loop().create_task(self._execute(request), name=f"operator-{self._shard}")
+            self._tasks[token] = task
             if len(self._tasks) > MAX_REMEMBERED and next(iter(self._tasks.values())).done():
                 self._tasks.popitem(last=False)
         return await asyncio.shield(self._tasks[token])
 
-    async def _execute(self, request: Command, operations: Operations) -> Answer:
+    async def _execute(self, request: Command) -> Answer:
+        operations = self._operations
         match request:
             case TransferShard():
                 problem = await operations.transfer(self._shard, request.daemon, request.token)
@@ -99,7 +97,7 @@ NO_CHUNK: Final = 0
 """Older than every chunk, so it is always durable."""
 
 
-def describe_cluster(overview: MakeOverview | None, request: DescribeCluster) -> Outcome:
+def describe_cluster(overview: MakeOverview, request: DescribeCluster) -> Outcome:
     """Answer `DescribeCluster` while the leader handles other requests: daemons are asked.
 
     1. The overview is that of the HTTP API: all who ask within a second share one, see controller.cluster.status.
@@ -109,8 +107,6 @@ def describe_cluster(overview: MakeOverview | None, request: DescribeCluster) ->
     4. The overview is on the first page only. It describes at most `MAX_DESCRIBED_DAEMONS` daemons and counts all.
     5. Subscriptions are in pages, by topic and name. A page may come from a later overview than the one before.
     """
-    if overview is None:
-        return Refusal("unavailable", "this leader is in no daemon that could ask others")
     return Deferred(partial(_answer, overview, request), "cluster_overviews", MAX_PENDING, NO_CHUNK)
 
 

@@ -10,12 +10,11 @@ A damaged, foreign or missing object of the ledger fails this shard only: `Follo
 again with pauses.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Self
 
 import structlog
 
@@ -83,11 +82,11 @@ class TermTail:
     leader_instance: str
 
     @classmethod
-    def of(cls, state: ShardState) -> TermTail:
+    def of(cls, state: ShardState) -> Self:
         return cls(state.chunk, state.term.leader_epoch, state.term.instance)
 
     @classmethod
-    async def at_end(cls, ledger: Ledger) -> TermTail | None:
+    async def at_end(cls, ledger: Ledger) -> Self | None:
         """Return the end of a ledger after a few reads; None: chunks were trimmed meanwhile. Raises like `read`."""
         numbers = await ledger.numbers()
         newest = await if_exists(ledger.header, numbers[-1]) if numbers else None

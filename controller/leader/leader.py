@@ -34,7 +34,6 @@ from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.layout import ShardMap
 from headgate.protocol import codec, requests
-from headgate.protocol.codec import Presence, requests_filter, sender_of_request, user_of
 from headgate.protocol.replies import Committed
 from headgate.protocol.request_fields import RequestBody
 from metrics import events
@@ -196,7 +195,7 @@ class ShardLeader:
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        topics = requests_filter(self.context.cluster, self.state.shard)
+        topics = codec.requests_filter(self.context.cluster, self.state.shard)
         self._serving.on = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
@@ -244,7 +243,7 @@ class ShardLeader:
         if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.ids.shard_counts):
             self._apply_entries((e.ShardsGrown(counts=shards.counts),))
 
-    def on_presence(self, presence: Presence) -> None:
+    def on_presence(self, presence: codec.Presence) -> None:
         """Handle the connection or disconnection of a client."""
         if self._serving.on:
             self.driver.begin(self.subscription_registry.on_presence(presence, asyncio.get_running_loop().time()))
@@ -265,7 +264,7 @@ class ShardLeader:
         return guarded
 
     def _handle_request(self, topic: str, payload: bytes) -> None:
-        sender = sender_of_request(topic)
+        sender = codec.sender_of_request(topic)
         if not self._admit(sender, payload):
             return
         self.arrived_cost += MESSAGE_OVERHEAD_BYTES + len(payload)
@@ -289,12 +288,12 @@ class ShardLeader:
             return
         denied: Refusal | None = None
         if not isinstance(request.body, requests.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
-            denied = refuse_access(self.context.access.rules, user_of(request.client_id), request.body)
+            denied = refuse_access(self.context.access.rules, codec.user_of(request.client_id), request.body)
         self.outcomes.carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
     def _admit(self, sender: str, payload: bytes) -> bool:
         """Return whether to read the request. One beyond the rates of its user costs as little as possible."""
-        full = self._outbox.delayed.full(user_of(sender))
+        full = self._outbox.delayed.full(codec.user_of(sender))
         over = self.context.access.admit(sender, len(payload), asyncio.get_running_loop().time(), full=full)
         if over is None:
             return True
@@ -312,12 +311,12 @@ class ShardLeader:
 
     def _open_producer(self, request: requests.OpenProducer, address: str) -> handlers.Outcome:
         new_id, limit = self.context.new_producer_id(), self.context.ingest.max_named_producers
-        user = user_of(address)
+        user = codec.user_of(address)
         return producer_commands.open_producer(request, self.state, user=user, new_id=new_id, max_named_producers=limit)
 
     def _handle_batch(self, batch: requests.ProduceBatch, address: str) -> handlers.Outcome:
         judgement = verdicts.judge_batch(
-            batch, self.state, self.commit.durable, user=user_of(address), rules=self.context.access.rules
+            batch, self.state, self.commit.durable, user=codec.user_of(address), rules=self.context.access.rules
         )
         outcome = self._store(batch) if isinstance(judgement, verdicts.Accept) else judgement
         if isinstance(outcome, verdicts.Duplicate):

@@ -20,14 +20,6 @@ from controller.context.leader_context import LeaderContext
 from controller.leader.request_decoding import Address
 from headgate.backoff import ReportLimit
 from headgate.protocol import codec
-from headgate.protocol.codec import (
-    MAX_REPLY_BYTES,
-    PART_BYTES,
-    ChunkAnnouncement,
-    HeadAnnouncement,
-    LeaderAnnouncement,
-    split_message,
-)
 from headgate.protocol.replies import AnyReplyBody, LeaderReply, Push, Rejected, Reply
 from headgate.protocol.requests import DescribeLeader, Request
 from metrics import events
@@ -58,10 +50,10 @@ class Announcer:
         context: LeaderContext,
         commit: GroupCommit,
         *,
-        publish: Callable[[LeaderAnnouncement], None],
+        publish: Callable[[codec.LeaderAnnouncement], None],
         serving: Callable[[], bool],
     ) -> None:
-        self._announcement = LeaderAnnouncement(
+        self._announcement = codec.LeaderAnnouncement(
             shard=state.shard,
             leader_epoch=state.term.leader_epoch,
             instance=context.instance,
@@ -148,7 +140,9 @@ class ChunkAnnouncer:
             del self._followers[next(iter(self._followers))]
         if not 0 < len(self._followers) * len(data) <= self._context.ingest.announce_bytes:
             return
-        message = ChunkAnnouncement.of(data, shard=self._shard, number=number, term_id=self._term_id, key=self._key)
+        message = codec.ChunkAnnouncement.of(
+            data, shard=self._shard, number=number, term_id=self._term_id, key=self._key
+        )
         self._context.transport.publish(codec.chunk_topic(self._context.cluster, self._shard), codec.encode(message))
         self._context.observer.observe(events.ChunkAnnounced(shard=self._shard))
 
@@ -247,7 +241,7 @@ class Outbox:
         chunk = self._commit.newest if chunk is None else chunk
         topic, payload = self._reply_message(request, body)
         send = partial(self._commit.when_durable, chunk, self._sending(request, topic, payload))
-        if len(payload) <= PART_BYTES:
+        if len(payload) <= codec.PART_BYTES:
             send()
         else:
             asyncio.get_running_loop().call_soon(send)
@@ -270,12 +264,12 @@ class Outbox:
         """Send ``message`` once every proposed entry is durable."""
         payload = codec.encode(replace(message, ledger_id=self._context.ledger_id))
         topic = codec.replies_topic(self._context.cluster, client_id)
-        if len(payload) > MAX_REPLY_BYTES:
+        if len(payload) > codec.MAX_REPLY_BYTES:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
-    def announce_leader(self, announcement: LeaderAnnouncement) -> None:
+    def announce_leader(self, announcement: codec.LeaderAnnouncement) -> None:
         self._context.transport.publish(
             codec.leader_topic(self._context.cluster, self._shard), codec.encode(announcement), retain=True
         )
@@ -283,16 +277,16 @@ class Outbox:
     def announce(self, number: int, data: bytes) -> None:
         """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
         self.chunks.announce(number, data)
-        head = HeadAnnouncement(shard=self._shard, head=number, **self._term)
+        head = codec.HeadAnnouncement(shard=self._shard, head=number, **self._term)
         self._publish(codec.head_topic(self._context.cluster, self._shard), codec.encode(head))
 
     def _reply_message(self, request: Request | Address, body: AnyReplyBody) -> tuple[str, bytes]:
         reply = Reply(request_id=request.request_id, body=body, **self._term)
         topic, payload = codec.replies_topic(self._context.cluster, request.client_id), codec.encode(reply)
-        if len(payload) <= MAX_REPLY_BYTES:
+        if len(payload) <= codec.MAX_REPLY_BYTES:
             return topic, payload
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
-        reason = f"the reply has {len(payload)} bytes; the limit is {MAX_REPLY_BYTES}: ask for less at a time"
+        reason = f"the reply has {len(payload)} bytes; the limit is {codec.MAX_REPLY_BYTES}: ask for less at a time"
         return self._reply_message(request, Rejected(verdict="invalid", reason=reason, instance=self._context.instance))
 
     def _sending(self, request: Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
@@ -310,13 +304,13 @@ class Outbox:
             kind=kind,
             client_id=client_id,
             size_bytes=size_bytes,
-            limit_bytes=MAX_REPLY_BYTES,
+            limit_bytes=codec.MAX_REPLY_BYTES,
         )
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        if len(payload) <= PART_BYTES:
+        if len(payload) <= codec.PART_BYTES:
             self._context.transport.publish(topic, payload)
             return
         self._messages_in_parts += 1
-        for part in split_message(payload, shard=self._shard, number=self._messages_in_parts, **self._term):
+        for part in codec.split_message(payload, shard=self._shard, number=self._messages_in_parts, **self._term):
             self._context.transport.publish(topic, codec.encode(part))

@@ -11,7 +11,6 @@ from typing import Final, Literal
 import msgspec
 
 from headgate.protocol import codec
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, PROTOCOL_VERSION, Name, Natural
 from headgate.protocol.requests import Request
 
@@ -86,8 +85,8 @@ def read_request(payload: bytes, sender: str, ledger_id: bytes) -> Request | Mal
 
 
 def _read(payload: bytes, ledger_id: bytes) -> Request | Malformed:
-    if len(payload) > MAX_MESSAGE_BYTES:
-        reason = f"a message has {len(payload)} bytes; the limit is {MAX_MESSAGE_BYTES}"
+    if len(payload) > codec.MAX_MESSAGE_BYTES:
+        reason = f"a message has {len(payload)} bytes; the limit is {codec.MAX_MESSAGE_BYTES}"
         return _malformed(payload, "too_large", reason)
     try:
         request = codec.decode_request(payload)

@@ -318,14 +318,13 @@ class SubscriptionRegistry:
         return self.coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
-        source = self.context.drained_source
         context = SubscriptionContext(
             subscription=subscription,
             topic=self.state.topics_by_id[subscription.topic_id],
             ledger=self.commit,
             push=self.push,
             follow=self.follow,
-            drain_check=None if source is None else partial(drained_as_counted, self.state, self.commit, source),
+            drain_check=partial(drained_as_counted, self.state, self.commit, self.context.drained_source),
             leader_epoch=self.state.term.leader_epoch,
             settings=self.context.subscriptions,
             later=self.driver.do_later,

@@ -196,9 +196,17 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
-    signs = {"digital_signature": not signs_certificates, "key_cert_sign": signs_certificates}
-    return x509.KeyUsage(**signs, crl_sign=signs_certificates, **dict.fromkeys(others.split(), False))
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _write(files: CertificateFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:

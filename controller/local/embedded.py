@@ -260,9 +260,6 @@ class EmbeddedBroker(EmbeddedServer):
         )
 
 
-# Configuration
-
-
 def zookeeper_classpath() -> str:
     """Return the class path of ZooKeeper in PySpark's jars. Raises ProcessStartError if they are missing."""
     found = importlib.util.find_spec("pyspark")
@@ -337,9 +334,6 @@ def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) 
     return json.dumps({"listeners": {"default": listener}, "plugins": plugins})
 
 
-# Readiness
-
-
 async def _is_zookeeper_ready(port: int, tls: ssl.SSLContext | None) -> bool:
     return b"Mode:" in await probe(port, tls, b"srvr", 1024)
 
@@ -373,9 +367,6 @@ async def probe(
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-# Folders
 
 
 def _prepare_folder(name: str, folder: Path) -> None:

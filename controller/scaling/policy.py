@@ -147,9 +147,6 @@ def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription])
     return most
 
 
-# Splitting
-
-
 def _split(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int) -> ScalingDecision:
     wait_ms = max(settings.segment_cooldown_seconds * 1000, _window_ms(settings.split_window_seconds))
     eligible = [segment for segment in active if now_ms - segment.range_since_ms >= wait_ms]
@@ -222,9 +219,6 @@ def _limit(
             f"a STREAM subscription has not drained {load.undrained_generations} generations of its ancestors",
         )
     return None
-
-
-# Merging
 
 
 def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int) -> Merge | None:

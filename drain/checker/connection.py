@@ -3,15 +3,13 @@
 It neither retries nor reconnects. Imports no Spark.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -48,7 +46,7 @@ class Connection:
         on_broken: OnBroken = lambda _: None,
         *,
         users: AbstractSet[int] = frozenset(),
-    ) -> Connection:
+    ) -> Self:
         """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long.
 
         ``pid``: the only process that may listen at ``path``; None: any one of this user, of root, or of ``users``.

@@ -151,8 +151,6 @@ class _Topic:
                 found = await self._remaining(entries, files, view)
         return opaque_backlog(rows, view.checkpoints, found)
 
-    # Files
-
     async def _read(
         self, table: Table, view: ExternalView, ends: Mapping[str, int | None], *, opaque: bool = False
     ) -> KnownFiles:
@@ -197,8 +195,6 @@ class _Topic:
             return table_files(table, columns, self.manifests.setdefault(table, {}))
         finally:
             self.listing_seconds[table] = max(LISTING_SECONDS, 2 * (time.monotonic() - began))
-
-    # Opaque positions
 
     async def _remaining(
         self, table: EntriesTable, files: KnownFiles, view: ExternalView

@@ -72,9 +72,6 @@ def _positions(rows: pa.Table) -> pa.Table:
     return grouped(once, "label", f"rows=count:order {_SIZES} at_ms=min:at_ms low=min:order high=max:order")
 
 
-# Queries
-
-
 def facts_frame(session: SparkSession, files: Sequence[DataFile], columns: Columns, first: int) -> DataFrame:
     return _in_tasks(session, files, lambda at, file: read_facts(first + at, file, columns), FACTS)
 

@@ -81,9 +81,6 @@ class BadFileError(Exception):
     """A file cannot be counted. The text names the column, and what to do."""
 
 
-# Files
-
-
 def read_rows(file: DataFile, columns: Columns) -> Iterator[pa.Table]:
     """Yield the rows (`ROWS`) of ``file`` in parts; raises BadFileError."""
     names = dict(columns.mapped)
@@ -217,9 +214,6 @@ def _json(data: bytes, columns: Mapping[str, str]) -> pa.Table:
             found = [name for name in table.column_names if table[name].null_count < len(table)]
             _require(columns, found, found)
             return table.select(found)
-
-
-# Rows
 
 
 def _normalized(table: pa.Table, names: Mapping[str, str], begin: int, texts: Container[str]) -> pa.Table:

@@ -94,9 +94,6 @@ class KnownFiles:
                 )
 
 
-# Offsets
-
-
 def entry_rows(known: KnownFiles, segments: Mapping[str, int], topic_id: int) -> list[MergedRow]:
     """Return what the entries add to the ledger's rows of a topic; ``segments``: label → number."""
     found = known.facts.filter(pc.is_in(known.facts["label"], pa.array(segments, pa.string()))).sort_by("end")
@@ -127,9 +124,6 @@ def range_rows(
             row = StateRow(topic_id, int(name), segments[label], seek_generation=generations[name], **where)
             rows.append(MergedRow(row))
     return rows
-
-
-# Opaque positions
 
 
 class Range(NamedTuple):

@@ -74,8 +74,6 @@ class ExternalTopicCounter:
         """Shard → the watermark of its newest result, and the time of that chunk."""
         self._gone: MustRestartError | None = None
 
-    # Drain queries
-
     def needs_tables(self, query: DrainQuery) -> bool:
         """Return whether ``query`` depends on tables. Opaque entries decide nothing."""
         view = query.external
@@ -97,8 +95,6 @@ class ExternalTopicCounter:
             return ()
         counted = await self._count(self._tables[view.topic], view, rows, query.shard)
         return tuple(row for row in counted if row.subscription_id == query.subscription_id)
-
-    # Backlogs
 
     def backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
         """Return the last count, and trigger another one; ``as_of_ms``: the time that ``result`` holds for.

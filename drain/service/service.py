@@ -33,7 +33,6 @@ from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionSchedule
 from drain.external.count import TableCounter
 from drain.external.topics import ExternalTopicCounter
 from drain.peer import PeerRefusedError, check_peer, trusted_users
-from drain.protocol import MAX_LINE_BYTES
 from drain.service.processor_share import share_taker
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
@@ -88,7 +87,7 @@ class DrainListener:
         mask = os.umask(OWNER_ONLY)
         try:
             return await asyncio.start_unix_server(
-                self._serve_trusted, self.path, limit=MAX_LINE_BYTES, start_serving=False
+                self._serve_trusted, self.path, limit=protocol.MAX_LINE_BYTES, start_serving=False
             )
         finally:
             os.umask(mask)

@@ -21,7 +21,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
-from headgate.model.identifiers import DEAD_LETTERS, Offset, SegmentId
+from headgate.model.identifiers import Offset, SegmentId, keeper_of
 from headgate.model.layout import MAX_SHARDS
 from headgate.protocol import replies, request_fields, requests
 from headgate.reading.topic_files import positions_at
@@ -538,7 +538,7 @@ class Admin:
             if described.type == SubscriptionType.STREAM:  # before the first record is parked
                 former = replace(request, dead_letter_topic=described.policy.dead_letter_topic, token=self._token())
                 await self._subscription(former)  # A refusal leaves no keeper, for which retention would wait.
-                name = f"{DEAD_LETTERS}{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
+                name = keeper_of((await self.describe_topic(topic)).shard, described.subscription_id)
                 await self.create_subscription(dead_letter_topic, name, type="QUEUE", start="earliest", if_absent=True)
         return await self._subscription(request)
 

@@ -8,8 +8,6 @@ headgate.client.decisions.leader_belief. A refusal by a leader older than the on
 ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -28,14 +26,6 @@ from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, R
 from headgate.log.event_log import get_logger
 from headgate.model.layout import ShardMap
 from headgate.protocol import codec
-from headgate.protocol.codec import (
-    MAX_MESSAGE_BYTES,
-    ChunkAnnouncement,
-    ClusterDescription,
-    HeadAnnouncement,
-    LeaderAnnouncement,
-    Presence,
-)
 from headgate.protocol.replies import Rejected, Reply
 from headgate.protocol.request_fields import PROTOCOL_VERSION, require_fields, require_name
 from headgate.protocol.requests import AnyRequestBody, DescribeLeader, ProduceBatch, Request, is_command
@@ -51,10 +41,10 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 
 ValueT = TypeVar("ValueT")
 
-_CLUSTER = msgspec.msgpack.Decoder(ClusterDescription)
-_LEADER = msgspec.msgpack.Decoder(LeaderAnnouncement)
-_HEAD = msgspec.msgpack.Decoder(HeadAnnouncement)
-_CHUNK = msgspec.msgpack.Decoder(ChunkAnnouncement)
+_CLUSTER = msgspec.msgpack.Decoder(codec.ClusterDescription)
+_LEADER = msgspec.msgpack.Decoder(codec.LeaderAnnouncement)
+_HEAD = msgspec.msgpack.Decoder(codec.HeadAnnouncement)
+_CHUNK = msgspec.msgpack.Decoder(codec.ChunkAnnouncement)
 
 log = get_logger(__name__)
 
@@ -102,11 +92,11 @@ class Client:
     @staticmethod
     def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
-        gone = Presence(client_id=client_id, online=False)
+        gone = codec.Presence(client_id=client_id, online=False)
         return codec.presence_topic(cluster, codec.client_address(user, client_id)), codec.encode(gone), False
 
     @classmethod
-    def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
+    def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Self:
         """Return a client over MQTT, not yet entered; ``with_store``: with the ledger's store.
 
         Raises:
@@ -199,7 +189,7 @@ class Client:
 
     def publish_presence(self, *, online: bool, qos: int = 0) -> None:
         """Every daemon receives it: with ``qos`` 1 the broker says whether there is one, see `finds_no_daemon`."""
-        presence = Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
+        presence = codec.Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
         self.transport.publish(codec.presence_topic(self.cluster, self.address), codec.encode(presence), qos=qos)
 
     # The cluster
@@ -227,7 +217,7 @@ class Client:
                 retained=True,
             )
 
-    def leader(self, shard: int) -> LeaderAnnouncement | None:
+    def leader(self, shard: int) -> codec.LeaderAnnouncement | None:
         """Return the leader of ``shard`` that has replied; None if none has, or the shard is not watched."""
         return self._leader_watch(shard).leader
 
@@ -280,7 +270,7 @@ class Client:
         topic = codec.head_topic(self.cluster, shard)
         return await self._watch(topic, "head", _HEAD, lambda announced: handler(announced.head))
 
-    async def watch_chunks(self, shard: int, handler: Callable[[ChunkAnnouncement], None]) -> Callable[[], None]:
+    async def watch_chunks(self, shard: int, handler: Callable[[codec.ChunkAnnouncement], None]) -> Callable[[], None]:
         """Likewise, with what is announced as a chunk of ``shard``. Raises TransportError: the broker refuses."""
         return await self._watch(codec.chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
 
@@ -326,9 +316,9 @@ class Client:
         )
         payload = codec.encode(request)
         # A batch is limited when its records are accepted. One above the limit of another broker expires unsent.
-        limit_bytes = MAX_MESSAGE_BYTES if isinstance(body, ProduceBatch) else self.max_request_bytes(shard)
+        limit_bytes = codec.MAX_MESSAGE_BYTES if isinstance(body, ProduceBatch) else self.max_request_bytes(shard)
         if len(payload) > limit_bytes:
-            whose = "of the broker's packets" if limit_bytes < MAX_MESSAGE_BYTES else "of a message"
+            whose = "of the broker's packets" if limit_bytes < codec.MAX_MESSAGE_BYTES else "of a message"
             raise RequestRejectedError(
                 "invalid",
                 f"the request has {len(payload)} bytes; the limit {whose} is {limit_bytes}: send less at a time",

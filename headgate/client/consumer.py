@@ -1,7 +1,7 @@
 """The public consumer: the records of the segments that it has been granted, in order per segment.
 
-headgate.client.membership keeps it registered, headgate.client.membership starts and finishes segments, and
-headgate.client.consuming delivers records and stores acknowledgements.
+headgate.client.membership keeps it registered, and starts and finishes segments. headgate.client.consuming delivers
+records and stores acknowledgements.
 """
 
 import asyncio

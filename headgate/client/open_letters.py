@@ -29,7 +29,7 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.topic_source import TopicSource, topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.model.headers import Origin, origin_of
-from headgate.model.identifiers import DEAD_LETTERS
+from headgate.model.identifiers import keeper_of
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_position import CopyProgress, Snapshot, beginning, decode_copy, encode_copy
 from headgate.reading.topic_reader import TopicReader
@@ -156,7 +156,7 @@ async def find_open(
             f"headgate subscription set {topic} {name} --dead-letter TOPIC"
         )
     opened = await topic_source(admin, dead, store=store)
-    closing = f"{DEAD_LETTERS}{source.shard}-{described.subscription_id}"
+    closing = keeper_of(source.shard, described.subscription_id)
     known = {each.subscription: each.segments for each in await admin.list_subscriptions(dead)}
     passed = {each.segment: each.acknowledged_offset for each in known.get(closing, ())}
     now = Snapshot(opened.description, opened.ledger_id, *await opened.newest())

@@ -20,7 +20,6 @@ import msgspec
 
 from headgate.errors import HeadgateError, ProtocolError
 from headgate.protocol import codec
-from headgate.protocol.codec import LeaderAnnouncement, PartCollector
 from headgate.protocol.replies import AnyReply, MessagePart, Push, Rejected, Reply, ReplyBody
 
 BodyT = TypeVar("BodyT", bound=ReplyBody)
@@ -74,7 +73,7 @@ class ReplyDispatch:
         """
         self._on_shards = on_shards
         self._on_undecodable = on_undecodable
-        self._parts = PartCollector()
+        self._parts = codec.PartCollector()
         self._replies: dict[int, ReplyHandler] = {}
         self._pushes: dict[ConsumerKey, PushHandler] = {}
 
@@ -200,7 +199,7 @@ class RequestAttempts:
     def unanswered(self) -> None:
         self._in_vain += 1
 
-    def leader_changed(self, leader: LeaderAnnouncement) -> None:
+    def leader_changed(self, leader: codec.LeaderAnnouncement) -> None:
         """End the newest attempt if another term has begun."""
         if leader.leader_epoch != self._leader_epoch and self._answered is not None and not self._answered.done():
             self._answered.set_result(None)

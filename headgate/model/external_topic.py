@@ -10,11 +10,10 @@ has one kind of positions:
   next holder and decides nothing.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from headgate.model import entries as e
 from headgate.model.layout import SEGMENT_HASHES, Segment, SegmentState
@@ -38,7 +37,7 @@ class ExternalTopic:
     """Labels of drained segments that left the layout; the source may still list them."""
 
     @classmethod
-    def imported(cls, entry: e.TopicImported) -> ExternalTopic:
+    def imported(cls, entry: e.TopicImported) -> Self:
         topic = cls(entry.source, entry.hash_bits, entry.positions)
         topic.add(entry.segments)
         return topic

@@ -19,3 +19,8 @@ DEAD_LETTERS: Final = "dead-letters-"
 """How the name begins of a subscription without consumers, for which a dead-letter topic keeps what is open."""
 ANONYMOUS: Final = "anonymous"
 """The user of a client that gives the broker no user name."""
+
+
+def keeper_of(shard: int, subscription_id: int) -> str:
+    """Return the subscription of a dead-letter topic that keeps the open dead letters of another subscription."""
+    return f"{DEAD_LETTERS}{shard}-{subscription_id}"

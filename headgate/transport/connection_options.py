@@ -1,12 +1,10 @@
 """The options of TLS, the same for daemons and clients; time limits and pauses of a connection to a broker. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -120,6 +118,6 @@ class MqttTiming:
     written together, once per turn of the loop: a write for each would wake the broker for each."""
 
     @classmethod
-    def for_first_connection(cls, seconds: float | None) -> MqttTiming:
+    def for_first_connection(cls, seconds: float | None) -> Self:
         """Return the limits of a program that waits ``seconds`` for its first connection; None: the defaults."""
         return cls() if seconds is None else cls(connect_timeout_seconds=min(seconds, MAX_CONNECT_TIMEOUT_SECONDS))

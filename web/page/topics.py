@@ -152,9 +152,6 @@ def outlook(summary: SubscriptionSummary) -> str:
     return texts.get(summary.outlook, UNKNOWN)
 
 
-# One subscription
-
-
 def subscription_page(document: SubscriptionDocument) -> Page:
     found, now_ms = document.subscription, document.as_of_ms
     topic, name = found.topic, found.subscription

@@ -7,8 +7,6 @@ accepts TLS 1.0. So connections are made here, with a context that verifies the 
 session, or a password, is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -17,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -311,7 +309,7 @@ class _TlsSocket(ssl.SSLSocket):
     on_error: Callable[[OSError], None] | None = None
 
     @classmethod
-    def over(cls, connection: socket.socket, context: ssl.SSLContext, hostname: str) -> _TlsSocket:
+    def over(cls, connection: socket.socket, context: ssl.SSLContext, hostname: str) -> Self:
         """Return a TLS connection to the server ``hostname`` over ``connection``. Raises OSError."""
         context.sslsocket_class = cls
         encrypted = context.wrap_socket(connection, server_hostname=hostname)

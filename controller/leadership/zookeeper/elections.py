@@ -37,7 +37,6 @@ from kazoo.protocol.states import KazooState
 
 from controller.leadership import election
 from controller.leadership.policy import queue_order
-from controller.leadership.policy.queue_order import queue_nodes
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import FAILURES, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contact import ZooKeeperContact, ZooKeeperNodes
@@ -83,7 +82,7 @@ class QueueExits:
     async def _leave(self, folder: str, prefix: str, grant: Grant | None) -> None:
         if grant is not None and grant.session == self._contact.session:
             await self._succession.write_grant(folder, grant)
-        for name in queue_nodes(await self._connection.children(folder)):
+        for name in queue_order.queue_nodes(await self._connection.children(folder)):
             if name.startswith(prefix):
                 with suppress(NoNodeError):
                     await self._connection.call("delete", f"{folder}/{name}")

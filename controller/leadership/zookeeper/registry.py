@@ -148,8 +148,11 @@ class ZooKeeperRegistry:
             await self._change_config(f"{self.root}/config", change)
 
     async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
-        path, claimed = f"{self.root}/config", {"ledger_id": ledger_id, **more}
-        return str((await self.contact.complete(path, partial(self._read_or_claim, path, claimed)))["ledger_id"])
+        def claim(config: dict[str, Any]) -> dict[str, Any] | None:
+            return None if "ledger_id" in config else config | {"ledger_id": ledger_id, **more}
+
+        path = f"{self.root}/config"
+        return str((await self.contact.complete(path, partial(self._change_config, path, claim)))["ledger_id"])
 
     async def close_nodes(self) -> None:
         """Give the nodes that no other activity looks at again to the present user."""
@@ -206,9 +209,6 @@ class ZooKeeperRegistry:
             return {}
         await self.nodes.close(path)
         return _decode(path, (await self.connection.call("get", path))[0])
-
-    async def _read_or_claim(self, path: str, claimed: dict[str, Any]) -> dict[str, Any]:
-        return await self._change_config(path, lambda config: None if "ledger_id" in config else config | claimed)
 
     async def _change_config(
         self, path: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]

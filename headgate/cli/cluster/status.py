@@ -4,8 +4,6 @@ What is wrong comes before totals, and a daemon that is not ready before the oth
 not known, because the daemon did not answer or is of an earlier version.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

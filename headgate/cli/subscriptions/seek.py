@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 import msgspec
 
-from headgate.cli.arguments import (
-    PLACE_HELP,
-    Place,
-    PlaceOption,
-    Position,
-    ask_first,
-    consent_options,
-    of_subscription,
-    place_arguments,
-    require_consent,
-    seen_before,
-)
+from headgate.cli import arguments
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_json, print_table
 from headgate.errors import HeadgateError, PositionOutOfRangeError
@@ -105,14 +94,22 @@ def require_positions(topic: TopicInfo, subscription: SubscriptionInfo) -> None:
     "headgate subscription seek orders billing --to 2026-01-31T18:00:00Z --dry-run",
     "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
 )
-@of_subscription
-@click.option("--to", type=Place(), help=f"Where to move every segment. {PLACE_HELP}")
+@arguments.of_subscription
+@click.option("--to", type=arguments.Place(), help=f"Where to move every segment. {arguments.PLACE_HELP}")
 @click.option(
-    "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
+    "--position",
+    "pairs",
+    type=arguments.Position(),
+    multiple=True,
+    help="Move one segment to an offset; can be repeated.",
 )
-@consent_options("move")
+@arguments.consent_options("move")
 def seek(
-    context: CommandContext, topic: str, name: str, to: PlaceOption | None, pairs: tuple[tuple[SegmentId, Offset], ...]
+    context: CommandContext,
+    topic: str,
+    name: str,
+    to: arguments.PlaceOption | None,
+    pairs: tuple[tuple[SegmentId, Offset], ...],
 ) -> None:
     """Move SUBSCRIPTION of TOPIC. Records after the new positions are delivered in order, again if necessary.
 
@@ -129,14 +126,14 @@ def seek(
     if len(positions) < len(pairs):
         raise click.UsageError("--position names a segment twice")
 
-    require_consent(context)
-    target = {"positions": positions} if to is None else place_arguments(to, "to")
+    arguments.require_consent(context)
+    target = {"positions": positions} if to is None else arguments.place_arguments(to, "to")
     move_subscription(context, topic, name, target)
 
 
 def move_subscription(context: CommandContext, topic: str, name: str, target: Mapping[str, Any]) -> None:
     """Seek to ``target``, arguments of `Admin.seek`; without consent, show what would move and ask first."""
-    what, seen = f"subscription {name} of {topic}", seen_before(context, topic, name)
+    what, seen = f"subscription {name} of {topic}", arguments.seen_before(context, topic, name)
 
     def request(*, dry_run: bool) -> SeekResult:
         return context.ask(lambda admin: admin.bound_to(seen).seek(topic, name, **target, dry_run=dry_run))
@@ -145,7 +142,7 @@ def move_subscription(context: CommandContext, topic: str, name: str, target: Ma
         proposed = request(dry_run=True)
         _print_moves(proposed, err=True)
         # Also if no position differs: what was acknowledged behind them is delivered again.
-        ask_first(f"Move {what}?", f"{what} was not moved")
+        arguments.ask_first(f"Move {what}?", f"{what} was not moved")
     answer = request(dry_run=context.dry_run)
     if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return
@@ -178,7 +175,7 @@ def describe_move(move: SegmentSeek) -> str:
     "headgate subscription set-order orders billing strict",
     name="set-order",
 )
-@of_subscription
+@arguments.of_subscription
 @click.argument("order", type=click.Choice(["strict", "none"]))
 def set_order(context: CommandContext, topic: str, name: str, order: Order) -> None:
     """Set whether the children of a split wait for their ancestors in SUBSCRIPTION of TOPIC.
@@ -207,7 +204,7 @@ async def _to_restore(admin: Admin, topic: str, name: str, saved: SavedPositions
 
 
 @command("headgate subscription export orders billing > billing.json", prints_json=False)
-@of_subscription
+@arguments.of_subscription
 def export(context: CommandContext, topic: str, name: str) -> None:
     """Print the positions of SUBSCRIPTION of TOPIC.
 
@@ -225,9 +222,9 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     "headgate subscription import orders audit billing.json",
     name="import",
 )
-@of_subscription
+@arguments.of_subscription
 @click.argument("file", type=click.File("rb"), default="-")
-@consent_options("move")
+@arguments.consent_options("move")
 def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> None:
     """Move SUBSCRIPTION of TOPIC to exported positions.
 
@@ -238,7 +235,7 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> N
     The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
     needs --yes.
     """
-    require_consent(context)
+    arguments.require_consent(context)
     try:
         saved = decode_positions(file.read(MAX_FILE_BYTES + 1))
     except ValueError as error:

@@ -356,7 +356,6 @@ def delete(context: CommandContext, name: str, force: bool) -> None:
         f"topic {name}",
         contents,
         lambda admin: admin.delete_topic(name, force=force),
-        question=f"Delete topic {name}?",
     )
 
 

@@ -82,8 +82,6 @@ class Acknowledger:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
-    # Segments
-
     def end(self, key: HeldKey) -> None:
         """End a holding: it has moved, and what is not stored of it is late."""
         if lost := self.unstored.end(key):
@@ -95,8 +93,6 @@ class Acknowledger:
         if lost := self.unstored.give_up(key):
             self._log.warning("acknowledgements.not_stored", offsets=offsets_text(lost), reason=self._reason)
         self._progress.set()
-
-    # Acknowledgements
 
     def acknowledge(self, key: HeldKey, first_offset: int, end_offset: int, checkpoint: str | None = None) -> None:
         """Acknowledge the offsets below ``end_offset``: QUEUE from ``first_offset`` on, STREAM all.
@@ -176,8 +172,6 @@ class Acknowledger:
         """Let nothing wait for capacity any more: the consumer has failed, or is closed."""
         self._stopped = True
         self._progress.set()
-
-    # Sending
 
     async def run(self) -> None:
         try:

@@ -23,7 +23,7 @@ from headgate.errors import ConfigError, HeadgateError, OtherHistoryError, rejec
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.headers import Origin
-from headgate.model.identifiers import DEAD_LETTERS, Offset, SegmentId
+from headgate.model.identifiers import Offset, SegmentId, keeper_of
 from headgate.model.positions import KnownHistory, PositionToken, decode_positions
 from headgate.process.background import end_tasks
 from headgate.protocol import replies, requests
@@ -143,7 +143,7 @@ class ConsumerRequests:
     @property
     def keeper(self) -> str:
         """The subscription of the dead-letter topic that keeps the parked records of this one."""
-        return f"{DEAD_LETTERS}{self._shard}-{self.subscription_id}"
+        return keeper_of(self._shard, self.subscription_id)
 
     def dead_letter_producer(self, alive: replies.HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""

@@ -68,8 +68,6 @@ class Deliveries:
         self._context.tasks.spawn(self._deliver_again(), "redeliveries")
         self._context.tasks.spawn(self._time_out(), "time-outs")
 
-    # The program
-
     async def hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Return what `begin` returns. If this is cancelled, the records are handed over next."""
         try:
@@ -130,8 +128,6 @@ class Deliveries:
         failed = NegativeAcknowledgement(*key, offset, bucket, delivery, round(delay_seconds * 1000), reason)
         self._context.acknowledger.acknowledge_single(offset, failed)
 
-    # Beginning
-
     async def _begin_parts(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         parts = [records[at : at + MAX_BEGUN_RECORDS] for at in range(0, len(records), MAX_BEGUN_RECORDS)]
         return [record for part in parts for record in await self._begin(part)]
@@ -176,8 +172,6 @@ class Deliveries:
 
     def _bucket(self, record: ConsumedRecord) -> int:
         return key_bucket(record.key, self.feed.holdings[record.segment, record.generation].grant.buckets)
-
-    # Delivering again
 
     def _on_stored(self, key: HeldKey, redeliveries: list[Redelivery], full: bool) -> None:
         holding = self.feed.holdings.get(key)

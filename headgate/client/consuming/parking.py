@@ -196,8 +196,6 @@ class Parking:
             self._context.acknowledger.resume(resumed)
             holding.progress.set()
 
-    # Resuming
-
     def heard(self, resuming: list[ResumingKey], asked_at: float) -> None:
         """Begin to resume the keys that the leader names in reply to a question at loop time ``asked_at``."""
         for named in resuming:

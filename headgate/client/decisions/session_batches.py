@@ -76,9 +76,6 @@ class Sendable(Protocol):
         """Receive the outcome of all records that have none yet. Called exactly once."""
 
 
-# Commands
-
-
 @dataclass(frozen=True, slots=True)
 class NamedProgram:
     """A producer's name, and which of the programs that used it this one is."""
@@ -149,9 +146,6 @@ class IdentityRejected:
 
 
 Command = SendBatch | OpenIdentity | Expire | Resolve | ForgetRequests | Identified | IdentityRejected
-
-
-# What a session knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leader import outbox
 from controller.leader.leader import ShardLeader
 from controller.leader.outbox import MAX_DELAYED_REPLIES, DelayedReplies, Outbox
 from headgate.client.connection import Client
@@ -80,7 +79,7 @@ async def test_a_large_reply_arrives_in_parts_that_every_broker_accepts():
 
 
 async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted(monkeypatch):
-    monkeypatch.setattr(outbox, "MAX_REPLY_BYTES", 100_000)
+    monkeypatch.setattr(codec, "MAX_REPLY_BYTES", 100_000)
     with capture_logs() as logs:
         replies, sizes, too_large = await received(200_000)
 

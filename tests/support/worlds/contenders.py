@@ -146,6 +146,9 @@ class Contender:
             retention=RetentionSettings(),
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
+            overview=asyncio.Future,  # No test asks.
+            operations=self.spreader,
+            drained_source=lambda _: asyncio.Future(),
             feature_level=lambda: self.spreader.view.level,
             now_ms=now_ms,
             rng=random.Random(1),
