@@ -61,7 +61,7 @@ class RangeLimit:
     def __init__(self, subscription: Subscription, segments: int) -> None:
         """``segments``: how many divide `MAX_RANGES`."""
         self._subscription = subscription
-        self._limit = min(MAX_RANGES_PER_SEGMENT, MAX_RANGES // segments)
+        self._limit = min(MAX_RANGES_PER_SEGMENT, MAX_RANGES // max(1, segments))
         self._opened: Counter[SegmentSlice] = Counter()
         """Slice → gaps that this batch opens."""
 

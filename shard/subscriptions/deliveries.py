@@ -38,7 +38,7 @@ MAX_DEAD_LETTERS: Final = 100
 
 def record_limit(topic: TopicView) -> int:
     """Return how many records of each segment are kept (rule 4)."""
-    return min(MAX_RECORDS, MAX_RECORDS_OF_SUBSCRIPTION // len(topic.tails))
+    return min(MAX_RECORDS, MAX_RECORDS_OF_SUBSCRIPTION // max(1, len(topic.tails)))  # An external one may have none.
 
 
 class DeliveryRules:

@@ -118,7 +118,7 @@ async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_wa
     assert ([(0, 1, 3, 1500, "")], [0]) == (failed, [index for index, _ in rejected])
     harness.acknowledge("ada", 0, 2, first_offset=1, delivery=2)
     assert ([3], [], []) == begin(harness, (3, 1), limit=1)
-    assert [10_000, 9] == [deliveries.record_limit(Mock(tails=range(segments))) for segments in (1, 4096)]
+    assert [10_000, 10_000, 9] == [deliveries.record_limit(Mock(tails=range(count))) for count in (0, 1, 4096)]
 
 
 async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness: CoordinatorHarness) -> None:

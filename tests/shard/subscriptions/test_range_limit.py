@@ -101,7 +101,7 @@ def test_the_key_buckets_of_a_shared_segment_divide_its_limit() -> None:
     assert queue.kept() == [MAX_KEPT] * 8 + [1] * 8
 
 
-@pytest.mark.parametrize(("segments", "ranges"), [(1, 10_000), (40, 10_000), (41, 9756), (4096, 97)])
+@pytest.mark.parametrize(("segments", "ranges"), [(0, 10_000), (40, 10_000), (41, 9756), (4096, 97)])
 def test_a_subscription_keeps_400_000_ranges_and_a_segment_10_000(segments: int, ranges: int) -> None:
     limit = RangeLimit(Queue().subscription, segments)
 
