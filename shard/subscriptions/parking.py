@@ -12,9 +12,9 @@ A parked record is acknowledged and recorded as parked by one entry, so it is ne
 
 4. It counts if an acknowledgement of the same holding covers it, and its bucket has not acknowledged it before. So a
    repetition parks nothing twice.
-5. A segment keeps at most `record_limit` records that are not in the dead-letter topic yet. An acknowledgement that
-   would exceed that waits. After a seek back, so does one of a record that is on its way there, if its key would not
-   deliver it (it was dropped before), or would deliver it before an earlier record, which has a later number by now.
+5. A segment keeps at most `record_limit` records that are not in the dead-letter topic yet, or those of one larger
+   acknowledgement. A further one waits. After a seek back, so does one of a record that is on its way there, if its
+   key would not deliver it (it was dropped), or would deliver it before an earlier record, with a later number by now.
 6. A resumed key is parked no more once its consumer says that it has processed the last record, and that it parks no
    more of them. Without an order a parent and its children have other consumers: what one of those still parks parks
    the key again, and resumes it.
@@ -30,6 +30,7 @@ from headgate.protocol.replies import ResumingKey
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, UnparkKey
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
+from shard.subscriptions.deliveries import MAX_RECORDS_OF_SUBSCRIPTION
 from shard.subscriptions.registration import Claims, consumer_error
 
 MAX_PARKED_KEYS: Final = 10_000
@@ -144,11 +145,10 @@ class ParkedInBatch:
                     f"offset {each.offset} of segment {segment} is not yet in the dead-letter topic, and an earlier "
                     "record of its key is to be there once more"
                 )
-        if covered and redelivery.records(segment) + self._added[segment] + len(covered) > self._limit:
-            return (
-                f"segment {segment} has {self._limit} parked records that are not yet in the dead-letter topic: "
-                "headgate explain says what they wait for"
-            )
+        kept = redelivery.records(segment) + self._added[segment]
+        limit = self._limit if kept else MAX_RECORDS_OF_SUBSCRIPTION - len(redelivery.dead) - len(self.parked)
+        if covered and kept + len(covered) > limit:
+            return f"segment {segment} has {self._limit} parked records that are not yet dead letters: headgate explain"
         self.parked += ((segment, each.offset, each.key) for each in covered)
         self._added[segment] += len(covered)
         self._again |= dict.fromkeys(each.key for each in covered if each.key not in keys)

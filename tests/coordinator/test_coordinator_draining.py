@@ -114,9 +114,6 @@ async def test_children_that_a_heartbeat_has_found_blocked_open_with_their_empty
     assert {1, 2} == set(harness.holders())
 
 
-# Two witnesses
-
-
 async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported_once(harness: CoordinatorHarness):
     """As of a Spark process that counts another ledger, in which everything was acknowledged."""
     harness.checker.claims = {0: DrainClaim(5)}
@@ -141,9 +138,6 @@ async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.1)
     assert {1: "ada", 2: "ada"} == harness.holders()
-
-
-# Seeks
 
 
 async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHarness) -> None:
@@ -172,9 +166,6 @@ async def test_a_check_result_from_before_a_seek_is_ignored(harness: Coordinator
 
     await harness.run(0.2)
     assert [1] == [entry.seek_generation for entry in harness.proposed(e.SegmentsDrained)]
-
-
-# Types and order
 
 
 async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: CoordinatorHarness) -> None:

@@ -96,9 +96,6 @@ async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> N
     assert entries == len(harness.entries), "those of a subscription that was deleted meanwhile could not be applied"
 
 
-# Descriptions
-
-
 async def test_a_description_names_holders_and_blocking_segments(harness: CoordinatorHarness) -> None:
     harness.store(0, 5)
     harness.register("ada")

@@ -41,9 +41,6 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     assert {} == harness.subscription.progress.progress_by_bucket
 
 
-# Descriptions and idle reasons
-
-
 async def test_the_idle_reason_of_a_seventeenth_consumer(lead: Lead) -> None:
     harness = lead()
     for number in range(17):

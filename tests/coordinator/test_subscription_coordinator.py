@@ -196,9 +196,6 @@ async def test_a_heartbeat_of_an_unregistered_consumer_is_rejected(harness: Coor
     assert "register first" in harness.heartbeat("ada", incarnation=2).reason
 
 
-# Handover
-
-
 async def test_a_revocation_ends_with_its_holder_and_not_with_a_split(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.split(0)

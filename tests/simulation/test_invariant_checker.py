@@ -344,9 +344,6 @@ async def test_a_position_falls_only_by_a_seek(ledger: CheckedLedger) -> None:
     ledger.acknowledged(1)
 
 
-# State equals refold
-
-
 async def test_only_a_leader_of_an_earlier_term_may_write_a_number_that_is_taken(ledger: CheckedLedger) -> None:
     ledger.records(0)
     state = ledger.folded()

@@ -108,18 +108,12 @@ def test_a_damaged_chunk_that_is_skipped_is_found(monkeypatch: pytest.MonkeyPatc
     assert first_violation(lambda seed: plan_with("damaged_object", seed), first=7)
 
 
-# Power failures
-
-
 def test_a_power_failure_loses_what_was_not_durable_and_nothing_else() -> None:
     """All daemons and consumers end with what they had not made durable, and everything is delivered in the end."""
     stories = [play(plan_of_one("power_failure", seed)) for seed in range(1, 6)]
 
     assert all(rows(story, "loses power") for story in stories)
     assert any(rows(story, "loses power: chunks/shard=0000/") for story in stories)
-
-
-# Clocks
 
 
 def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
@@ -167,9 +161,6 @@ def test_an_external_topic_is_read_to_its_end_and_children_after_their_parents()
 def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> None:
     """The broker was away from the import until the segment's retention had passed."""
     play(plan_of(2389971263))
-
-
-# A Spark process that counts another ledger
 
 
 def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(monkeypatch) -> None:

@@ -265,6 +265,14 @@ async def test_a_resumed_record_that_fails_again_stays_at_its_place():
         assert ([], False) == await open_letters(admin)
 
 
+async def test_more_records_than_a_segment_keeps_are_parked_by_one_acknowledgement(monkeypatch) -> None:
+    monkeypatch.setattr("shard.subscriptions.deliveries.MAX_RECORDS", 3)
+    async with stream(100) as (world, admin), reader(world) as consumer:
+        await Program().read(consumer, 60)
+        assert (0, [(POISON, 10, "poison", False)]) == (await unacknowledged(admin), await parked(admin))
+        assert 10 == len(await dead(world))
+
+
 async def test_what_an_ended_resumption_has_queued_is_not_delivered_by_the_next_one() -> None:
     """It would be delivered before the record that failed again, and acknowledge it."""
     async with stream(records=60) as (world, admin):
