@@ -205,12 +205,13 @@ class Parking:
             state = holding.parked.get(named.key)
             if state is None and asked_at > self._unparked_at and (holding, named.key) not in self._asking:
                 state = holding.parked[named.key] = ParkedKey(holding.queued_end)
-            if state is None or state.is_resuming:
-                continue
-            if state.parked_at < asked_at:
-                state.is_resuming = True
-                state.queued = state.delivered = state.acknowledged = named.number
-                self._context.tasks.spawn(self._resume(holding, state, named), "resume-key")
+            if state is not None and state.parked_at < asked_at:
+                if not state.is_resuming:
+                    # A state of its own: what the former resumption has read may still wait for space in the queue.
+                    state = ParkedKey(state.queued_end, is_resuming=True, parked_at=state.parked_at)
+                    holding.parked[named.key] = state
+                    self._context.tasks.spawn(self._resume(holding, state, named), "resume-key")
+                state.pass_over(named.number)
 
     async def _resume(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Resume until that has ended. If the segment is revoked, what was delivered can still be acknowledged."""
@@ -265,7 +266,7 @@ class Parking:
             found, newest = await self._stored.take(named.topic, named.key, range(state.queued + 1, end + 1), parked)
             newest = min(newest, named.stored)
             for number in sorted(found):
-                if state.is_resuming and not holding.stopped:
+                if state.is_resuming and not holding.stopped and number > state.queued:
                     self._pass(named, state, number - 1, newest)
                     state.queued = number
                     state.expected.append(number)
@@ -288,14 +289,6 @@ class Parking:
             state.queued = end
 
     def _consumed(self, holding: HeldSegment, record: LedgerRecord, number: int) -> ConsumedRecord:
-        return ConsumedRecord(
-            self._context.requests.push_key[0],
-            SegmentId(holding.grant.segment),
-            Offset(record.offset),
-            record.key,
-            record.value,
-            record.timestamp_ms,
-            Generation(holding.grant.generation),
-            record.headers,
-            parked_number=number,
-        )
+        place = self._context.requests.push_key[0], SegmentId(holding.grant.segment), Offset(record.offset)
+        at_ms, generation = record.timestamp_ms, Generation(holding.grant.generation)
+        return ConsumedRecord(*place, record.key, record.value, at_ms, generation, record.headers, parked_number=number)

@@ -134,7 +134,7 @@ class RecordFeed:
     def pause(self, key: HeldKey) -> None:
         """Queue no more records of a segment, until `resume`."""
         if (holding := self.holdings.get(key)) is not None:
-            holding.resumed = asyncio.Event()
+            holding.resumed = holding.resumed or asyncio.Event()  # The reader may wait for it already.
 
     def resume(self, key: HeldKey) -> None:
         if (holding := self.holdings.get(key)) is not None and holding.resumed is not None:

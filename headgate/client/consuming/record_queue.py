@@ -49,6 +49,12 @@ class ParkedKey:
         self.delivered = self.expected.popleft()
         return True
 
+    def pass_over(self, number: int) -> None:
+        """Deliver nothing up to a number that the leader states as processed: a command may have dropped it."""
+        self.queued, self.delivered = max(self.queued, number), max(self.delivered, number)
+        self.acknowledged = max(self.acknowledged, number)
+        self.expected = deque(each for each in self.expected if each > number)
+
     def end_resumption(self) -> None:
         """Deliver no more of its records; wake what waits for it."""
         self.is_resuming = False
@@ -56,10 +62,10 @@ class ParkedKey:
         self.hold(False)
 
     def hold(self, wanted: bool) -> None:
-        """Let the next record of the key wait, or no more."""
+        """Let the next record of the key wait, or no more. It waits for a resumption only, which may have ended."""
         if self.held is not None and not wanted:
             self.held.set()
-        self.held = (self.held or asyncio.Event()) if wanted else None
+        self.held = (self.held or asyncio.Event()) if wanted and self.is_resuming else None
 
 
 class Reader(Protocol):

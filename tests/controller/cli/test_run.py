@@ -81,9 +81,6 @@ def test_an_unusable_setting_is_named_before_anything_starts(
     assert recorder.events == []
 
 
-# SIGHUP
-
-
 def test_sighup_makes_run_read_its_settings_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)

@@ -109,9 +109,6 @@ def test_the_busiest_segment_splits_for_consumers_without_one(consumers: int, bu
     assert (found and (found.segment, found.why)) == (why and (1, why))
 
 
-# Time
-
-
 @pytest.mark.parametrize(
     ("split", "busy", "pause_ms", "settings"),
     [

@@ -229,9 +229,6 @@ async def test_what_was_given_up_is_reported_once_by_the_next_flush(stream: Harn
     await stream.acknowledger.flush(1)
 
 
-# Checkpoints
-
-
 async def test_the_newest_checkpoint_of_a_segment_is_sent_until_it_is_stored(stream: Harness) -> None:
     stream.script.append(FORBIDDEN)
     for checkpoint in ("a", "b", None):

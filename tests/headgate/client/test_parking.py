@@ -273,12 +273,38 @@ async def test_more_records_than_a_segment_keeps_are_parked_by_one_acknowledgeme
         assert 10 == len(await dead(world))
 
 
-async def test_what_an_ended_resumption_has_queued_is_not_delivered_by_the_next_one() -> None:
+async def test_other_keys_continue_if_a_resumed_record_fails_while_the_next_ones_wait_for_space(monkeypatch) -> None:
+    program = Program()
+    async with stream(50) as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        monkeypatch.setattr("headgate.client.consuming.record_queue.QUEUE_RECORDS", 1)
+        program.spared = 1
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 20)
+        await produce(world, 20)
+        await program.read(consumer, 60)
+        assert (0, [(POISON, 6, "poison", False)]) == (await unacknowledged(admin), await parked(admin))
+
+
+async def test_what_is_dropped_while_it_is_resumed_is_not_delivered(monkeypatch) -> None:
+    async with with_a_parked_key() as (world, admin, consumer, program):
+        monkeypatch.setattr("headgate.client.consuming.record_queue.QUEUE_RECORDS", 1)
+        for drop in (False, True):
+            await admin.resume_key("orders", "billing", POISON, drop=drop)
+            await asyncio.sleep(10)
+        await produce(world, 10)
+        await program.read(consumer, 30)
+        assert ([3], []) == (program.values(), await parked(admin))
+
+
+@pytest.mark.parametrize("space", [1000, 1])
+async def test_what_an_ended_resumption_has_read_is_not_delivered_by_the_next_one(space: int, monkeypatch) -> None:
     """It would be delivered before the record that failed again, and acknowledge it."""
     async with stream(records=60) as (world, admin):
         program = Program()
         async with reader(world, "c") as consumer:
             await program.read(consumer, 20)
+            monkeypatch.setattr("headgate.client.consuming.record_queue.QUEUE_RECORDS", space)
             for _ in range(2):
                 await admin.resume_key("orders", "billing", POISON)
                 await asyncio.sleep(10)

@@ -58,6 +58,17 @@ class Feed(RecordFeed):
         return [record.offset for record in self.take(max_records)]
 
 
+async def test_a_reader_that_waits_is_woken_however_often_its_segment_was_paused() -> None:
+    feed = Feed()
+    feed.begin(GRANT)
+    feed.pause((3, 7))
+    reading = asyncio.create_task(feed.read(10))
+    await asyncio.sleep(1)
+    feed.pause((3, 7))
+    feed.resume((3, 7))
+    await asyncio.wait_for(reading, 1)
+
+
 async def test_closing_stops_all_readers_and_loads() -> None:
     feed = Feed()
     cluster = ScriptedCluster()

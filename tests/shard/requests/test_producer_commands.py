@@ -313,9 +313,6 @@ def test_a_position_of_another_user_or_of_an_unknown_name_is_refused(shard: Shar
     assert (verdict, True) == (refused.verdict, refused.after_barrier)
 
 
-# What an opening proves
-
-
 @pytest.mark.parametrize("restarts", [False, True], ids=["one term", "from a snapshot"])
 @pytest.mark.parametrize("name", [None, "loader"], ids=["anonymous", "named"])
 def test_each_reply_names_the_sequence_that_the_previous_epoch_reached(shard: Shard, name, restarts) -> None:

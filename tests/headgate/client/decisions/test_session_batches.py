@@ -74,9 +74,6 @@ def test_a_proven_batch_is_reported_at_the_first_deadline_of_its_records() -> No
     assert 0 == talk.unresolved
 
 
-# Openings
-
-
 def test_an_opening_decides_every_batch_in_flight() -> None:
     """x was refused, and a late copy of it was stored; y was refused; the epoch is closed, so c can have another number."""
     talk = streaming("a", "x")
