@@ -222,6 +222,24 @@ prints("a resumed key is held once its records are delivered and unparked once n
   console.log("named no more", state.isResuming, state.isHeld);
 });
 
+prints("a resumption that ended while its records wait for space leaves them to the next one, without dropped ones", [
+  "waits 1", "waits 1", "waits 3",
+], async () => {
+  const [key, waiting] = [Buffer.from("k"), []];
+  const held = new HeldSegment({ segment: 0n, generation: 1n, start_offset: 5n, start_chunk: 1n, parked: [key] });
+  const put = (_, row, { parkedNumber }) => new Promise((resolve) => (console.log(`waits ${parkedNumber}`), waiting.push(resolve)));
+  const feed = { reads: () => true, put, space: { notify() {} } };
+  const resumption = new Resumption({ holdings: { of: () => held, all: [held] }, feed, connection: {} });
+  const take = async (topic, of, first) => ({ found: [1n, 2n, 3n].filter((number) => number >= first).map((number) => [number, {}]), newest: 3n });
+  resumption.records = { take };
+  const hear = (...numbers) => void resumption.heard({ resuming: numbers.map((number) => [0n, 1n, key, 7n, "dead", number, 3n, 3n]) }, performance.now());
+  for (const numbers of [[0n], [], [0n], "put", [2n], "put"]) {
+    if (numbers === "put") waiting.shift()();
+    else hear(...numbers);
+    await sleep(10);
+  }
+});
+
 prints("batches keep the order of their sends also if a later one finds its leader first", ["a", "b", "c"], async () => {
   const [shard, ms] = [shardThat(), [50, 0, 20]];
   Connection.prototype.shardOf = () => sleep(ms.shift()).then(() => shard);

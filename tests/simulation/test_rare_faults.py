@@ -125,9 +125,6 @@ def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
     assert all(story.fastest_clock > 1 for story in stories)
 
 
-# Messages
-
-
 def test_messages_of_other_versions_are_understood() -> None:
     """Unknown fields are ignored in every message."""
     stories = [play(plan_with("other_versions", seed)) for seed in (1, 3)]
@@ -147,9 +144,6 @@ def test_retained_messages_have_no_effect_on_later_leaders() -> None:
 def test_a_reader_that_is_revoked_while_it_delivers_compacted_records_leaves_nothing_open() -> None:
     """asyncio would have closed its generator after the garbage collector found it."""
     play(plan_of(912266250))
-
-
-# External topics
 
 
 def test_an_external_topic_is_read_to_its_end_and_children_after_their_parents() -> None:

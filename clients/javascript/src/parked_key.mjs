@@ -18,10 +18,11 @@ export class ParkedKey {
   get isAcknowledged() {
     return !this.isResuming || this.acknowledged >= this.delivered;
   }
-  /** Begin to deliver the records behind `number`. */
+  /** Deliver the records behind `number`. While they are delivered, a command may drop some. */
   resume(number) {
     this.isResuming = true;
-    this.queued = this.delivered = this.acknowledged = number;
+    for (const at of ["queued", "delivered", "acknowledged"]) if (this[at] < number) this[at] = number;
+    this.#expected = this.#expected.filter((each) => each > number);
   }
   /** Note that a record is queued for the program. */
   expect(number) {
@@ -40,9 +41,9 @@ export class ParkedKey {
   giveBack(number) {
     if (number <= this.delivered) this.delivered = number - 1n;
   }
-  /** Deliver no more of its records. */
-  end() {
+  /** Deliver no more of its records. Return the state of the next resumption: what this one has read may wait for space. */
+  end(parkedAt = this.parkedAt) {
     this.isResuming = this.isHeld = false;
-    this.#expected = [];
+    return new ParkedKey(this.queuedEnd, parkedAt);
   }
 }

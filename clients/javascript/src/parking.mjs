@@ -30,8 +30,7 @@ export class Parking {
   /** Rule 3. */
   async #parkAgain(held, state, record, reason) {
     await this.#request(held, record, reason);
-    state.parkedAt = performance.now();
-    state.end();
+    held.parkedKeys.set(keyText(record.key), state.end(performance.now()));
     this.feed.space.notify();
   }
   async #request(held, { segment, generation, offset, key, parkedNumber: number }, reason) {

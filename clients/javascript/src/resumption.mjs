@@ -16,8 +16,7 @@ const HOLD_MS = 10_000; // how long a key is held for records that the topic doe
 const TURN_RECORDS = 1000n; // of one key, that are queued before it is another key's turn
 const ENDING = ["fenced", "other_history"]; // verdicts that end the consumer
 /** Return a ResumingKey of the protocol by names. */
-const asNamed = ([segment, generation, key, parking, topic, number, last, stored]) =>
-  ({ segment, generation, key, parking, topic, number, last, stored });
+const asNamed = ([segment, generation, key, parking, topic, number, last, stored]) => ({ segment, generation, key, parking, topic, number, last, stored });
 
 export class Resumption {
   #newest = new Map(); // state of a key → {held, state, named}: what the leader said last, and is to be done
@@ -25,21 +24,21 @@ export class Resumption {
   #unparkedAt = -Infinity; // when a key was last parked no more: what the leader said earlier is outdated
   /** `parts`: connection, ledger, membership, holdings and feed of the consumer, and its names. */
   constructor(parts) {
-    Object.assign(this, parts);
-    this.records = new ParkedRecords(parts);
+    Object.assign(this, parts, { records: new ParkedRecords(parts) });
   }
   /** Follow the reply to a heartbeat that was sent at `askedAt`. */
   async heard({ resuming = [] }, askedAt) {
     const going = new Set(resuming.map(asNamed).map(this.#stateOf));
-    const ended = this.holdings.all.flatMap(({ parkedKeys }) => [...parkedKeys.values()].filter((state) => state.isResuming && !going.has(state)));
-    for (const state of ended) (state.end(), this.feed.space.notify()); // by another holder: without an order there may be one
+    for (const { parkedKeys } of this.holdings.all) // what is named no more has ended by another holder: without an order there may be one
+      for (const [text, state] of parkedKeys) if (state.isResuming && !going.has(state)) parkedKeys.set(text, state.end());
+    this.feed.space.notify();
     for (const named of resuming.map(asNamed)) {
       const held = this.holdings.of(named);
       if (!held || !this.feed.reads(held)) continue;
       const isNew = askedAt > this.#unparkedAt && !held.parking.has(keyText(named.key));
       const state = held.parkedKey(named.key) ?? (isNew && held.addParkedKey(named.key, -Infinity));
       if (!state || state.parkedAt >= askedAt) continue;
-      if (!state.isResuming) state.resume(named.number);
+      state.resume(named.number);
       this.#newest.set(state, { held, state, named });
     }
     if (this.#isAtWork) return;
@@ -104,6 +103,7 @@ export class Resumption {
     const { found, newest } = await this.records.take(topic, key, state.queued + 1n, end, parked);
     for (const [number, row] of found) {
       if (!this.#continues(held, state)) return;
+      if (number <= state.queued) continue; // a command has dropped it
       this.#passOver(state, number - 1n, newest, named);
       state.expect(number);
       await this.feed.put(held, row, { parkedNumber: number });

@@ -175,9 +175,6 @@ async def test_each_other_ledger_is_reported_once_and_contradicted_at_a_steady_p
     assert {DESCRIBE_AGAIN_SECONDS} == {later - earlier for earlier, later in itertools.pairwise(published)}
 
 
-# The broker's counter of dropped messages.
-
-
 @pytest.mark.parametrize(
     ("values", "counted"),
     [

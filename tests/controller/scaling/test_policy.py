@@ -139,9 +139,6 @@ def test_nothing_changes_in_the_first_window_of_a_term(
     assert isinstance(change(TWO, *loads, term_started_at_ms=began - 1, settings=free), changed)
 
 
-# A split must help
-
-
 def test_a_segment_with_one_hot_key_is_not_split() -> None:
     plan = decide(topic(TWO, load(5000, hottest_hash_fraction=0.95), HALF), ON, LATER)
 

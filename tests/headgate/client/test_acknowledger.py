@@ -120,9 +120,6 @@ async def test_a_consumer_that_has_failed_waits_for_no_capacity(queue: Harness) 
     await asyncio.wait_for(waiting, 1)
 
 
-# Refusals
-
-
 @pytest.mark.parametrize("refusal", [FORBIDDEN, NoLeaderError("no reply")], ids=["forbidden", "no leader"])
 async def test_what_was_refused_is_sent_again_with_what_came_since_after_growing_pauses(
     refusal: Exception, stream: Harness, caplog: pytest.LogCaptureFixture

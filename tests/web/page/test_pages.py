@@ -155,9 +155,6 @@ def test_a_consumer_is_shown_with_each_range_that_it_reads():
     assert "0, 1[8-11], 1[12-15]" in text_of(subscription_page(subscription_document()).parts["consumers"])
 
 
-# Values as people read them.
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
