@@ -15,7 +15,6 @@ import structlog
 
 from controller.leader.shard_controller import ShardController
 from controller.leadership import election
-from controller.leadership.election import ElectionsUnreachableError, Registry
 from controller.leadership.policy.feature_levels import SHARDS_GROW, refusal
 from controller.leadership.policy.transitions import Event, ShardLeaders
 from headgate.errors import HeadgateError
@@ -49,7 +48,7 @@ def grown(config: dict[str, Any], shards: int, before: int) -> dict[str, Any] | 
 class ShardGrowth:
     """The shards that one daemon follows, and their controllers."""
 
-    def __init__(self, shards: ShardMap, registry: Registry, on_growth: Callable[[], None]) -> None:
+    def __init__(self, shards: ShardMap, registry: election.Registry, on_growth: Callable[[], None]) -> None:
         """``on_growth`` publishes the description of the cluster. `create` and `start` come before `run`."""
         self.shards = shards
         self.controllers: list[ShardController] = []
@@ -74,7 +73,7 @@ class ShardGrowth:
             found = None if config is None else ShardMap.read(config.get("shards"))
             self.grow(found or self.shards)
             if found is not None and self.shards.extends(found.counts):
-                with suppress(ElectionsUnreachableError):
+                with suppress(election.ElectionsUnreachableError):
                     await self._registry.change_config(self._added)
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -11,7 +11,6 @@ import structlog
 
 from controller.context.leader_context import LeaderContext
 from controller.scaling import policy
-from controller.scaling.policy import HotKeySampler
 from controller.settings.sections import ScalingSettings
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
@@ -41,7 +40,7 @@ class Autoscaler:
         self._context = context
         self._state = state
         self._apply_entries = apply_entries
-        self._sampler = HotKeySampler()
+        self._sampler = policy.HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
         self._reported: set[tuple[int, int, str]] = set()
         """(topic id, segment, limit) that were logged."""

@@ -13,13 +13,11 @@ No I/O. Raises LedgerError for an object that is damaged or not a chunk, LedgerF
 another format. Leaders write chunks with controller.chunk_writer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -72,7 +70,7 @@ class RecordColumns:
     value: list[bytes] = field(default_factory=list)
     headers: list[Headers] = field(default_factory=list)
 
-    def extend(self, other: RecordColumns) -> None:
+    def extend(self, other: Self) -> None:
         for column, more in zip(_COLUMNS(self), _COLUMNS(other), strict=True):
             column.extend(more)
 

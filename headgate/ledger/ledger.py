@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError
 from headgate.ledger import checksum, chunk, objects
-from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.storage.object_store import Store, create_if_absent, create_own
 
@@ -169,10 +168,10 @@ class Ledger:
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
         return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def stored_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns | Columns]:
+    async def stored_records(self, number: int) -> tuple[chunk.ChunkHeader, chunk.RecordColumns | Columns]:
         return chunk.stored_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
+    async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, chunk.RecordColumns]:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:

@@ -7,12 +7,10 @@ buckets agree.
 Values and positions are replaced, and only acknowledged ranges change in place, so that a `snapshot` is cheap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from headgate.model import entries as e
 from headgate.model.layout import KEY_BUCKETS, SegmentSlice, buckets_of, segment_of
@@ -75,7 +73,7 @@ class Progress:
     started_at_ms: int = 0
     """Ledger time of the creation, or of the last seek."""
 
-    def snapshot(self) -> Progress:
+    def snapshot(self) -> Self:
         """Return a copy that follows acknowledgements up to the next seek, and forgets positions in pruned segments."""
         shot = copy(self)
         shot.drained = set(self.drained)

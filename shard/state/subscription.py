@@ -3,12 +3,10 @@
 Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
@@ -72,7 +70,7 @@ class Subscription:
     @classmethod
     def created(
         cls, entry: e.SubscriptionCreated, topic: str, at_ms: int = 0, removed: Iterable[RemovedConsumer] = ()
-    ) -> Subscription:
+    ) -> Self:
         """Return the subscription that ``entry``, in a chunk of ledger time ``at_ms``, creates.
 
         ``removed``: the consumers of earlier ones of the same name.
@@ -91,7 +89,7 @@ class Subscription:
             progress=Progress(dict(entry.positions), dict(entry.positions), started_at_ms=at_ms),
         )
 
-    def snapshot(self) -> Subscription:
+    def snapshot(self) -> Self:
         """Return a copy to be read while this subscription changes.
 
         It follows acknowledgements up to the next seek, and forgets the positions in pruned segments. It follows

@@ -15,11 +15,10 @@ An event that a state does not list has no effect.
    A successor that is not in time may be frozen while its session lives, so the lock passes to the one behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 
 class Role(StrEnum):
@@ -133,7 +132,7 @@ class Leadership:
     transferring: bool = False
     """This daemon has nominated a successor, whose term is not in the ledger yet."""
 
-    def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Leadership, tuple[Action, ...]]:
+    def on(self, event: Event, table: Transitions = TRANSITIONS) -> tuple[Self, tuple[Action, ...]]:
         """Return the state after ``event``, and the actions to perform in order."""
         if event in _OF_A_TRANSFER and not self.transferring:
             return self, ()  # It belongs to an earlier transfer.

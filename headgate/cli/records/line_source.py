@@ -26,7 +26,6 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.records import ndjson as lines
-from headgate.cli.records.ndjson import Quotes
 from headgate.cli.records.sending import REPORTED, OutcomeCounts, OutgoingRecord, ProgressLine, RecordSender
 from headgate.cli.terminal.running import READ_BLOCK_BYTES, read_blocks
 from headgate.errors import HeadgateError
@@ -41,7 +40,7 @@ SKIP_ADVICE: Final = "correct the line, or skip invalid lines with --skip-bad-li
 @dataclass(frozen=True, slots=True)
 class LineParser:
     parse: Callable[[lines.Line], lines.KeyedRecord | lines.Header | None]
-    quotes: Callable[[], Quotes] | None = None
+    quotes: Callable[[], lines.Quotes] | None = None
     """For CSV: a line feed inside quotes does not end a line."""
     has_header: bool = False
     """Whether the first line is needed to parse the others."""

@@ -14,7 +14,6 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
-from headgate.cli.records.ndjson import Quotes
 from headgate.cli.terminal.option_types import FilePath
 from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
@@ -126,7 +125,7 @@ def produce(
     )
     if is_csv:
         rows = RowParser(form, has_header=not no_header)
-        parser = LineParser(rows.parse, quotes=Quotes, has_header=not no_header, headers=headers)
+        parser = LineParser(rows.parse, quotes=lines.Quotes, has_header=not no_header, headers=headers)
     else:
         parser = LineParser(partial(lines.keyed_record, form=form), headers=headers)
     command = LineImport(context, topic, sources, parser=parser, skip_bad_lines=skip_bad_lines, name=name)
