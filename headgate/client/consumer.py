@@ -83,8 +83,7 @@ class Consumer:
         behind: CHECKPOINT only: "error": `PositionOutOfRangeError` if retention has deleted records that
             are not read; "continue": with the first records that are kept.
         balance: how to balance segments across the consumers of the subscription: by "count",
-            or by "load" (traffic and backlog, damped). None: the subscription's current
-            setting, initially "count".
+            or by "load" (traffic and backlog, damped). None: the subscription's current setting, initially "count".
         capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
             subscription is balanced by load.
         on_granted: called with a list of segments before their first record is delivered; a part of one is a
@@ -463,12 +462,11 @@ class Consumer:
     async def until_caught_up(self) -> AsyncGenerator[ConsumedRecord, None]:
         """Iterate over records until everything that was stored when the iteration began is read.
 
-        It ends when this consumer has delivered all of that in its segments, no other segment of the
-        subscription with unacknowledged records is blocked, is moving, or belongs to a consumer that
-        has gone, and everything acknowledged here is stored. Segments of other connected consumers are
-        theirs to read. Records that are stored meanwhile may be delivered too. Acknowledge records in
-        the loop: the children of a split wait for it. Dead letters that this consumer can send are stored, and keys
-        that are being resumed are resumed.
+        It ends when this consumer has delivered all of that in its segments, no other segment of the subscription with
+        unacknowledged records is blocked, is moving, or belongs to a consumer that has gone, and everything
+        acknowledged here is stored. Segments of other connected consumers are theirs to read. Records that are stored
+        meanwhile may be delivered too. Acknowledge records in the loop: the children of a split wait for it. Dead
+        letters that this consumer can send are stored, and keys that are being resumed are resumed.
 
         Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
         """
@@ -618,11 +616,10 @@ class Consumer:
     ) -> SeekResult:
         """Move the subscription, for all its consumers.
 
-        The arguments and errors are those of `Admin.seek`. The move is durable when this returns.
-        The leader issues new grants with higher generations. A consumer learns of that by a message,
-        so it may still deliver a few records of lower generations from before the seek; their
-        acknowledgements count as `ConsumerMetrics.rejected_acknowledgements`. A CHECKPOINT subscription cannot be
-        moved.
+        The arguments and errors are those of `Admin.seek`. The move is durable when this returns. The leader issues new
+        grants with higher generations. A consumer learns of that by a message, so it may still deliver a few records of
+        lower generations from before the seek; their acknowledgements count as
+        `ConsumerMetrics.rejected_acknowledgements`. A CHECKPOINT subscription cannot be moved.
         """
         self._lease.require_own_loop()
         requests = self._membership.requests
@@ -670,8 +667,7 @@ class Consumer:
     async def caught_up(self) -> bool:
         """Return whether this consumer has delivered every record that is durable now.
 
-        False also while a segment of the subscription is blocked or moving. Segments of other
-        consumers do not count.
+        False also while a segment of the subscription is blocked or moving. Segments of other consumers do not count.
 
         Raises:
             NoLeaderError: no leader replies.

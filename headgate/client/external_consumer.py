@@ -46,8 +46,7 @@ from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 
 Read = Callable[["GrantedSegment"], Awaitable[None]]
-"""The program's function. It reads one segment from its checkpoint, to its end or until it is
-cancelled."""
+"""The program's function. It reads one segment from its checkpoint, to its end or until it is cancelled."""
 
 NO_RETRY: Final = RetryPolicy(attempts=1)
 
@@ -68,8 +67,7 @@ class GrantedSegment:
         self.label = grant.external.label
         """Its name at the source."""
         self.checkpoint = grant.external.checkpoint
-        """Where to continue: the last checkpoint that any holder acknowledged. None: start at the
-        beginning."""
+        """Where to continue: the last checkpoint that any holder acknowledged. None: start at the beginning."""
         self.start_offset = grant.start_offset
         """With ``offsets`` positions: the first offset that is not acknowledged."""
         self.end_offset = grant.end_offset

@@ -63,8 +63,7 @@ class Transport(Protocol):
         ``retained``: a request that any client published with that flag would otherwise be executed
         again at each reconnection. ``optional``: later connections are of use without it, if the broker refuses it.
 
-        Returns once the broker has confirmed, or immediately while it is unreachable; the next
-        connection subscribes.
+        Returns once the broker has confirmed, or immediately while it is unreachable; the next connection subscribes.
         """
 
     async def unsubscribe(self, topic_filter: str) -> None:
@@ -83,8 +82,7 @@ class Transport(Protocol):
 
         ``qos`` 1: if the broker says that it refuses the message (MQTT 5), handlers of `on_refusal` get the reason.
 
-        False if the broker is unreachable, too much is waiting, or ``payload`` exceeds
-        `max_payload_bytes`.
+        False if the broker is unreachable, too much is waiting, or ``payload`` exceeds `max_payload_bytes`.
         """
 
     def is_unheard(self, topic: str) -> bool:

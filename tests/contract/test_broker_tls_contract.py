@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -143,13 +142,7 @@ async def certificate_of_another_authority(stack: AsyncExitStack, folder: Path) 
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-async def test_the_reason_of_a_failed_handshake_is_one_line_for_users(
-    start: Callable[[AsyncExitStack, Path], Awaitable[Broker]],
-    reason: str,
-    is_refusal: bool,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_reason_of_a_failed_handshake_is_one_line_for_users(start, reason, is_refusal, tmp_path, caplog):
     """An end of the connection is no refusal: it could be a broker that is just starting."""
     async with AsyncExitStack() as stack:
         found, refused = await reason_of(*await start(stack, tmp_path))

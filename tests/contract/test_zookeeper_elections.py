@@ -76,9 +76,7 @@ async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(zookeepe
     assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
 
 
-async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms_nothing(
-    zookeeper: Server, stack: AsyncExitStack
-) -> None:
+async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms_nothing(zookeeper, stack):
     """Once it is deleted, the instance is listed."""
     harness = ZooKeeperHarness(stack, zookeeper)
 
@@ -112,9 +110,7 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
 
 
 @pytest.mark.usefixtures("quick_retries")
-async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(
-    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(zookeeper, stack, monkeypatch):
     """Each request to ZooKeeper delays the clients of the shard."""
     harness = ZooKeeperHarness(stack, zookeeper)
     a, b = [await joined(stack, harness, name) for name in "ab"]
@@ -147,9 +143,7 @@ async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(
     assert all(first)
 
 
-async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(
-    zookeeper: Server, stack: AsyncExitStack
-) -> None:
+async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(zookeeper, stack):
     harness = ZooKeeperHarness(stack, zookeeper)
     harness.short_session = "a"
     a = await joined(stack, harness, "a")
@@ -179,9 +173,7 @@ async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, s
     assert await a.elections.registry.cluster_config({"shards": 1}) == {"shards": 1}
 
 
-async def test_reconciliation_replaces_a_watch_that_never_fires(
-    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reconciliation_replaces_a_watch_that_never_fires(zookeeper, stack, monkeypatch):
     monkeypatch.setattr(ZooKeeperConnection, "posts", lambda *_: lambda _event: None)
     monkeypatch.setattr(elections, "RECONCILE_INTERVAL_SECONDS", 0.3)
     harness = ZooKeeperHarness(stack, zookeeper)
@@ -197,9 +189,7 @@ async def test_reconciliation_replaces_a_watch_that_never_fires(
     await until(lambda: b.first == {0})
 
 
-async def test_what_an_instance_registers_follows_a_write_whose_reply_is_lost(
-    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_instance_registers_follows_a_write_whose_reply_is_lost(zookeeper, stack, monkeypatch):
     """A daemon that was not ready for a moment seemed to lack something permanently, and got no shard."""
     harness = ZooKeeperHarness(stack, zookeeper)
     a = await joined(stack, harness, "a")

@@ -31,8 +31,7 @@ from headgate.storage.object_store import Store
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
-"""How often a bucket range without deliveries reports how many records of other ranges it has
-skipped."""
+"""How often a bucket range without deliveries reports how many records of other ranges it has skipped."""
 
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
@@ -52,8 +51,7 @@ class RecordFeed:
         self.head = Head()
         self.holdings: dict[HeldKey, HeldSegment] = {}
         self.on_skipped: OnGrantSkipped = lambda *_: None
-        """Called for records that can be acknowledged without a delivery: their keys are in other
-        buckets."""
+        """Called for records that can be acknowledged without a delivery: their keys are in other buckets."""
         self.positions: dict[SegmentId, Offset] = dict(positions)
         self.own: set[SegmentId] = set()
         """Segments whose position is this consumer's to bring to the end: no other consumer has taken them over."""

@@ -1,9 +1,8 @@
 """Decide what a consumer does with the leader's messages about its segments. Pure.
 
-`Registered` lists everything that the consumer holds; `AssignmentChanged` reports differences. Both
-can be late, doubled, lost or reordered. A holding is identified by (segment, generation), because a
-consumer can hold several bucket ranges of a segment. For any key bucket generations only rise, and
-it has one holder at a time.
+`Registered` lists everything that the consumer holds; `AssignmentChanged` reports differences. Both can be late,
+doubled, lost or reordered. A holding is identified by (segment, generation), because a consumer can hold several bucket
+ranges of a segment. For any key bucket generations only rise, and it has one holder at a time.
 
 The rules, first match wins:
 
@@ -31,15 +30,13 @@ from headgate.model.layout import SegmentSlice, overlaps, slice_of
 from headgate.protocol.replies import AssignmentChanged, Grant, Registered, Revocation
 
 CONFIRMATION_SECONDS: Final = 10.0
-"""Kept free of the leader's limit for a revocation, for the last acknowledgements and the
-confirmation."""
+"""Kept free of the leader's limit for a revocation, for the last acknowledgements and the confirmation."""
 
 HeldKey = tuple[int, int]
 MAX_EARLY = 1000
 """Revocations, and grants, before the first `Registered`. The leader repeats others with a heartbeat."""
 MAX_FENCED_REMEMBERED = 1000
-"""Final revocations of grants that never arrived. A broker does not delay such a grant any
-longer."""
+"""Final revocations of grants that never arrived. A broker does not delay such a grant any longer."""
 
 
 @dataclass(slots=True)

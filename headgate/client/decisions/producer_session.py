@@ -8,29 +8,24 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     decides which leader to follow. A refusal by a leader older than the one that was asked is ignored
     (Restate, stale hints). The same leader announces itself again when its connection to the broker
     returns. What was sent before was probably lost: without any reply soon, the attempt ends.
-2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
-    pause the head and all batches behind it are replayed in order: the same records under the same
-    sequences.
+2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a pause the head and all
+    batches behind it are replayed in order: the same records under the same sequences.
 3.  The first send of an attempt goes alone. Its commit opens the window.
-4.  The window is the smaller of the session's own and the announced one; 1 if the leader does not
-    pipeline.
+4.  The window is the smaller of the session's own and the announced one; 1 if the leader does not pipeline.
 5.  ``Committed`` counts whenever it arrives, a refusal only in its own attempt.
 6.  A commit is reported when it arrives.
-7.  The leader accepts no sequence before its predecessor, so a commit proves all earlier batches.
-    Only their offsets are missing. A proven batch whose own reply does not follow shortly is sent
-    again, once and in the same attempt. It is reported without offsets if that has no reply in time,
-    and as soon as the attempt ends.
+7.  The leader accepts no sequence before its predecessor, so a commit proves all earlier batches. Only their offsets
+    are missing. A proven batch whose own reply does not follow shortly is sent again, once and in the same attempt. It
+    is reported without offsets if that has no reply in time, and as soon as the attempt ends.
 8.  Each record has its own deadline, at which its outcome is reported. A record of a queued batch is
     not stored, and leaves the batch. One in flight is unknown, even if it was rejected: a broker may
     have doubled it. A batch expires with its last record.
-9.  An opening at the next producer epoch closes the present one (KIP-360), and its reply names the
-    sequence that was reached. So it decides every batch in flight: those below are committed, and
-    the others never will be. Only then are batches renumbered, from 0 on. Only the leader assigns
-    epochs.
+9.  An opening at the next producer epoch closes the present one (KIP-360), and its reply names the sequence that was
+    reached. So it decides every batch in flight: those below are committed, and the others never will be. Only then are
+    batches renumbered, from 0 on. Only the leader assigns epochs.
 10. A request for an identity is repeated with the same token until it is granted, so a lost reply
     costs no further epoch, and a late copy opens nothing else.
-11. ``fenced`` ends the session, and those of the same program on all other shards. Nothing is
-    renumbered silently.
+11. ``fenced`` ends the session, and those of the same program on all other shards. Nothing is renumbered silently.
 12. ``forgotten`` means that the leader no longer knows this producer. A named one was deleted, and
     its source position with it: that ends the session. An anonymous one gets a new identity. The
     opening cannot decide what was sent under the old one, so that is unknown (E, note 4). Therefore

@@ -1,9 +1,8 @@
 """One batch of records: filled, sealed, and sent under one sequence.
 
-Each record expires at its own deadline: a record that joins an open batch does not expire with the
-first one. Expired records leave a batch that was never sent. Once it was sent it is never rebuilt, and
-all records without an outcome get the same one. Offsets are computed when a caller first awaits a
-delivery.
+Each record expires at its own deadline: a record that joins an open batch does not expire with the first one. Expired
+records leave a batch that was never sent. Once it was sent it is never rebuilt, and all records without an outcome get
+the same one. Offsets are computed when a caller first awaits a delivery.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ outcome can be twice as late, and a full batch has hundreds of deadlines, not th
 class ByteBudget:
     """How many bytes a producer can buffer, and how the shards share them.
 
-    Each shard has a guaranteed minimum. Beyond it, shards draw on a common pool, first come first
-    served, so a shard without a leader cannot starve the others. A record larger than both waits until
-    its shard holds nothing else.
+    Each shard has a guaranteed minimum. Beyond it, shards draw on a common pool, first come first served, so a shard
+    without a leader cannot starve the others. A record larger than both waits until its shard holds nothing else.
     """
 
     def __init__(self, total_bytes: int, guaranteed_bytes: int) -> None:
@@ -177,8 +175,7 @@ class RecordMetadata:
     """Where a durable record is stored."""
 
     segment: SegmentId | None
-    """None: the record is stored, but the leader no longer remembers where. The same holds for
-    ``offset``."""
+    """None: the record is stored, but the leader no longer remembers where. The same holds for ``offset``."""
     offset: Offset | None
     duplicate: bool
     """Whether an earlier try had already stored the record."""
@@ -362,8 +359,7 @@ class RecordBatch:
     def wait(self, index: int) -> Generator[object, None, None]:
         """Wait for the outcome of a record. Cancelling one caller does not affect the others.
 
-        Each caller gets its own future: `asyncio.shield` over a shared one costs another turn of
-        the loop per record.
+        Each caller gets its own future: `asyncio.shield` over a shared one costs another turn of the loop per record.
         """
         waiter = self.completion.get_loop().create_future()
         self._waiters[waiter] = index

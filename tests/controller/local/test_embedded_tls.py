@@ -71,9 +71,7 @@ def client(
     )
 
 
-async def test_a_user_sends_and_receives_what_its_rights_allow(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority
-) -> None:
+async def test_a_user_sends_and_receives_what_its_rights_allow(broker, authority):
     async with client(broker, authority, "press") as press, client(broker, authority, "shop") as shop:
         await shop.subscribe("news/+")
         await press.subscribe("shop/orders")
@@ -84,9 +82,7 @@ async def test_a_user_sends_and_receives_what_its_rights_allow(
     assert [b"good", b"one"] == found
 
 
-async def test_a_user_neither_sends_nor_receives_anything_else(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority
-) -> None:
+async def test_a_user_neither_sends_nor_receives_anything_else(broker, authority):
     async with client(broker, authority, "press") as press, client(broker, authority, "shop") as shop:
         await press.subscribe("#")
         await shop.subscribe([("shop/#", 1), ("#", 1)]) if broker.kind == "mosquitto" else None
@@ -101,16 +97,12 @@ async def test_a_user_neither_sends_nor_receives_anything_else(
 
 
 @pytest.mark.parametrize(("user", "password"), [("shop", "guess"), ("unknown", "guess"), (None, None)])
-async def test_a_client_without_a_right_password_is_refused(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority, user: str, password: str
-) -> None:
+async def test_a_client_without_a_right_password_is_refused(broker, authority, user, password):
     with pytest.raises(aiomqtt.MqttError, match=r"[Nn]ot authorized"):
         await client(broker, authority, user, password=password).__aenter__()
 
 
-async def test_the_last_message_of_a_client_needs_the_same_right(
-    broker: EmbeddedBroker, authority: LocalCertificateAuthority
-) -> None:
+async def test_the_last_message_of_a_client_needs_the_same_right(broker, authority):
     """amqtt does not even connect the client."""
     async with client(broker, authority, "press") as press:
         await press.subscribe("news/+")
@@ -160,9 +152,7 @@ def ask_zookeeper(zookeeper: EmbeddedZooKeeper, seconds: float, **options: objec
         found.close()
 
 
-async def test_zookeeper_admits_a_client_with_a_certificate(
-    zookeeper: EmbeddedZooKeeper, authority: LocalCertificateAuthority
-) -> None:
+async def test_zookeeper_admits_a_client_with_a_certificate(zookeeper, authority):
     files = authority.issue("headgate", client=True)
     options = {
         "use_ssl": True,
@@ -176,9 +166,7 @@ async def test_zookeeper_admits_a_client_with_a_certificate(
 
 
 @pytest.mark.parametrize("lacks", ["TLS", "a certificate"])
-async def test_zookeeper_admits_no_other_client(
-    zookeeper: EmbeddedZooKeeper, authority: LocalCertificateAuthority, lacks: str
-) -> None:
+async def test_zookeeper_admits_no_other_client(zookeeper, authority, lacks):
     options = {} if lacks == "TLS" else {"use_ssl": True, "ca": str(authority.ca_file)}
     with pytest.raises(KazooTimeoutError):
         await asyncio.to_thread(ask_zookeeper, zookeeper, 2, **options)

@@ -41,15 +41,7 @@ def prepare(
         pytest.param(("pyspark",), "/m", True, FREE_MEGABYTES - 1, "299 MB are free, and a node needs 300", id="disk"),
     ],
 )
-def test_one_line_says_what_is_missing(
-    packages: tuple[str, ...],
-    mosquitto: str | None,
-    java: bool,
-    free_mb: int,
-    reason: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_line_says_what_is_missing(packages, mosquitto, java, free_mb, reason, tmp_path, monkeypatch):
     prepare(monkeypatch, packages=packages, mosquitto=mosquitto, java=java, free_mb=free_mb)
     with pytest.raises(ConfigError, match=reason):
         servers.require_machine(tmp_path)

@@ -63,9 +63,7 @@ def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **
 @pytest.mark.parametrize(
     ("max_bytes", "pruned"), [(600, ()), (500, (0,)), (400, (0, 1)), (299, (0, 1, 2)), (0, (0, 1, 2, 4)), (-1, ())]
 )
-def test_a_topic_loses_its_oldest_segments_while_it_has_its_greatest_size_without_them(
-    max_bytes: int, pruned: tuple[int, ...]
-) -> None:
+def test_a_topic_loses_its_oldest_segments_while_it_has_its_greatest_size_without_them(max_bytes, pruned):
     assert pruned == pruning(DEEP, max_age_ms=-1, max_bytes=max_bytes).segments
 
 
@@ -103,9 +101,7 @@ ROLLED = Layout.initial(2, 0).roll(0, 10, 1000)
         ({"max_age_ms": -1}, 10**15, []),
     ],
 )
-def test_an_active_segment_is_rolled_at_a_part_of_the_greatest_age_or_size(
-    rules: dict[str, int], now_ms: int, rolled: list[tuple[int, str]]
-) -> None:
+def test_an_active_segment_is_rolled_at_a_part_of_the_greatest_age_or_size(rules, now_ms, rolled):
     rolls = decide_rolls(ROLLED, tails_of(ROLLED), rules_of(**rules), lambda since_ms: now_ms - since_ms)
 
     assert rolled == [(roll.segment, roll.why) for roll in rolls]
@@ -124,9 +120,7 @@ def test_an_active_segment_is_rolled_at_a_part_of_the_greatest_age_or_size(
         ),
     ],
 )
-def test_a_topic_overrides_the_settings_of_the_cluster(
-    policy: TopicPolicy, settings: dict[str, Any], expected: tuple[int, int, str]
-) -> None:
+def test_a_topic_overrides_the_settings_of_the_cluster(policy, settings, expected):
     rules = rules_for(policy, RetentionSettings(**settings))
 
     assert expected == (rules.max_age_ms, rules.max_bytes, rules.ignored)
@@ -158,9 +152,7 @@ OF_UNKNOWN_TYPE = subscription(None, positions={0: 10}, drained={0})
         pytest.param([CHECKPOINT], 2 * HOUR, None, id="and no longer"),
     ],
 )
-def test_a_sealed_segment_is_pruned_or_retained_for_a_reason(
-    subscriptions: list[Subscription], now_ms: int, reason: str | None
-) -> None:
+def test_a_sealed_segment_is_pruned_or_retained_for_a_reason(subscriptions, now_ms, reason):
     found = pruning(SPLIT, *subscriptions, now_ms=now_ms)
 
     assert ((0,), {}) == (found.segments, found.retained) if reason is None else reason in found.retained[0]
@@ -293,9 +285,7 @@ def point(snapshots: list[int], *manifests: tuple[int, int, int]) -> int:
         pytest.param([60, 70], [(1, 10, 0), (11, 20, 1), (1, 20, 9)], 20, id="replaced manifests count"),
     ],
 )
-def test_the_trim_point_keeps_what_restore_and_readers_need(
-    snapshots: list[int], manifests: list[tuple[int, int, int]], expected: int
-) -> None:
+def test_the_trim_point_keeps_what_restore_and_readers_need(snapshots, manifests, expected):
     assert expected == point(snapshots, *manifests)
 
 

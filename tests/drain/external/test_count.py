@@ -411,9 +411,7 @@ async def test_a_table_may_be_in_a_bucket(s3, counter: Counter, tmp_path: Path, 
         await counter(msgspec.structs.replace(given, path=nowhere))
 
 
-async def test_a_listing_that_hangs_names_its_table_and_delays_no_other_count(
-    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_listing_that_hangs_names_its_table_and_delays_no_other_count(counter, tmp_path, monkeypatch):
     hangs, listed = threading.Event(), count_module.table_files
     for name in ("slow", "quick"):
         write_table(tmp_path / name, entry_rows())
@@ -442,9 +440,7 @@ async def finished(counter: Counter) -> None:
     await asyncio.wait({each for topic in counter.counter._topics.values() for each in topic.listings.values()})
 
 
-async def test_acknowledgements_that_a_seek_deleted_after_a_slow_listing_do_not_count(
-    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_acknowledgements_that_a_seek_deleted_after_a_slow_listing_do_not_count(counter, tmp_path, monkeypatch):
     """The next listing may take as long as the slow one: there is no older one to fall back on."""
     write_table(tmp_path / "acks", [ack()], "delta")
     listed, slow_seconds = count_module.table_files, [0.1, 0.5]
@@ -548,9 +544,7 @@ ENTRY_FAULTS = {
 
 
 @pytest.mark.parametrize(("rows", "fault"), ENTRY_FAULTS.values(), ids=ENTRY_FAULTS.keys())
-async def test_a_fault_names_the_table_the_file_and_the_column(
-    counter: Counter, tmp_path: Path, rows: list[dict[str, Any]], fault: str
-) -> None:
+async def test_a_fault_names_the_table_the_file_and_the_column(counter, tmp_path, rows, fault):
     write_table(tmp_path / "entries", rows)
     with pytest.raises(TableError) as caught:
         await counter(entries(tmp_path / "entries"), rows=(*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10)))
@@ -584,9 +578,7 @@ async def test_an_unreadable_file_is_named(counter: Counter, tmp_path: Path, for
     assert fault in str(caught.value)
 
 
-async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_any_type(
-    counter: Counter, tmp_path: Path
-) -> None:
+async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_any_type(counter, tmp_path):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x.json").write_text(
         '{"shard": "b", "seq": 0, "at": "1970-01-01T00:00:02Z", "v": 1}\n'

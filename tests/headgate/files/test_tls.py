@@ -75,9 +75,7 @@ def of_client(pair: CertificateFiles, **more: Path) -> ssl.SSLContext:
     return client_context(**files_of(pair), **more)
 
 
-def test_a_client_verifies_certificate_and_name(
-    authority: LocalCertificateAuthority, server: CertificateFiles, tmp_path: Path
-) -> None:
+def test_a_client_verifies_certificate_and_name(authority, server, tmp_path):
     client = client_context(ca_file=authority.ca_file)
 
     assert ("TLSv1.3", None) == handshake(client, of_server(server))
@@ -89,9 +87,7 @@ def test_a_client_verifies_certificate_and_name(
             handshake(stranger, of_server(server))
 
 
-def test_a_server_with_a_ca_for_clients_requires_their_certificates(
-    authority: LocalCertificateAuthority, server: CertificateFiles, till: CertificateFiles, tmp_path: Path
-) -> None:
+def test_a_server_with_a_ca_for_clients_requires_their_certificates(authority, server, till, tmp_path):
     strict = of_server(server, client_ca_file=authority.ca_file)
 
     assert ("TLSv1.3", "till") == handshake(of_client(till, ca_file=authority.ca_file), strict)
@@ -103,9 +99,7 @@ def test_a_server_with_a_ca_for_clients_requires_their_certificates(
 
 
 @pytest.mark.parametrize("outdated", [True, False], ids=["server", "client"])
-def test_versions_before_1_2_are_refused_in_both_roles(
-    authority: LocalCertificateAuthority, server: CertificateFiles, outdated: bool
-) -> None:
+def test_versions_before_1_2_are_refused_in_both_roles(authority, server, outdated):
     client, served = client_context(ca_file=authority.ca_file), of_server(server)
     older = served if outdated else client
     for context in (client, served):  # OpenSSL itself would refuse the old versions' signatures.
@@ -163,9 +157,7 @@ def refused(setting: str, path: Path, problem: str, make: Callable[[], object]) 
 
 @pytest.mark.parametrize("setting", ["ca_file", "client_ca_file"])
 @pytest.mark.parametrize(("damage", "problem"), CERTIFICATES)
-def test_an_unusable_ca_file_is_one_clear_error(
-    tmp_path: Path, server: CertificateFiles, setting: str, damage: Callable[[Path, Path], None], problem: str
-) -> None:
+def test_an_unusable_ca_file_is_one_clear_error(tmp_path, server, setting, damage, problem):
     path = LocalCertificateAuthority(tmp_path).ca_file
     damage(path, server.key_file)
     if setting == "ca_file":
@@ -201,9 +193,7 @@ def test_an_unusable_key_is_one_clear_error(tmp_path: Path, damage: Callable[[Pa
 
 
 @pytest.mark.parametrize("kind", ["same type", "other type"])
-def test_the_key_of_another_certificate_is_refused(
-    authority: LocalCertificateAuthority, tmp_path: Path, till: CertificateFiles, kind: str
-) -> None:
+def test_the_key_of_another_certificate_is_refused(authority, tmp_path, till, kind):
     key = authority.issue("other", client=True).key_file
     if kind == "other type":
         private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -272,22 +262,14 @@ def test_an_encrypted_key_is_refused_and_no_passphrase_is_asked_for(tmp_path: Pa
     ids=["expired", "not yet valid"],
 )
 @pytest.mark.parametrize("role", [client_context, server_context], ids=["client", "server"])
-def test_a_certificate_outside_its_validity_is_refused(
-    authority: LocalCertificateAuthority,
-    since: datetime,
-    until: datetime,
-    problem: str,
-    role: Callable[..., ssl.SSLContext],
-) -> None:
+def test_a_certificate_outside_its_validity_is_refused(authority, since, until, problem, role):
     pair = authority.issue("old", client=True, not_before=since, not_after=until)
     refused(
         "certificate_file", pair.certificate_file, f"{{path}}: {problem}", lambda: role("$.http.", **files_of(pair))
     )
 
 
-def test_a_ca_file_is_refused_when_none_of_its_certificates_is_valid(
-    authority: LocalCertificateAuthority, server: CertificateFiles, tmp_path: Path
-) -> None:
+def test_a_ca_file_is_refused_when_none_of_its_certificates_is_valid(authority, server, tmp_path):
     """After a change of the CA its file contains the old and the new certificate."""
     old = LocalCertificateAuthority(tmp_path / "old", now=lambda: NOW - timedelta(days=9999)).ca_file
     bundle = tmp_path / "bundle.pem"

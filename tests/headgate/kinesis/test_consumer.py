@@ -97,9 +97,7 @@ def whole(end: int, first: int = 0) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("stream_consumer", [None, "headgate"], ids=["asked", "pushed"])
-async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_programs(
-    stream: FakeKinesisStream, stream_consumer: str | None
-) -> None:
+async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_programs(stream, stream_consumer):
     reader, more = Reader(), {"stream_consumer": stream_consumer}
     put(stream, 0, 5)
     left, right = stream.split("shardId-000000000000")
@@ -179,9 +177,7 @@ async def test_a_program_continues_where_another_one_stopped_within_a_packed_rec
 
 
 @pytest.mark.parametrize("expired", [True, False])
-async def test_what_was_resharded_twice_meanwhile_is_read_and_what_has_expired_is_reported(
-    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture, expired: bool
-) -> None:
+async def test_what_was_resharded_twice_meanwhile_is_read_and_what_has_expired_is_reported(stream, caplog, expired):
     reader = Reader()
     put(stream, 0, 3)
     async with world() as (cluster, _):
@@ -217,9 +213,7 @@ async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, star
             await until(lambda: reader.by_key == whole(9, 5), SECONDS)
 
 
-async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_the_oldest_record_is_the_first(
-    stream: FakeKinesisStream,
-) -> None:
+async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_the_oldest_record_is_the_first(stream):
     """A program that names the present time is started again: shards without a checkpoint, and new ones, lose nothing.
 
     Nor do they if the order of the subscription is changed meanwhile.
@@ -246,9 +240,7 @@ async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_th
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
 @pytest.mark.parametrize("expired", [0, 1, 2, 3])
-async def test_records_that_may_have_expired_unread_are_reported(
-    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture, expired: int, closed: bool
-) -> None:
+async def test_records_that_may_have_expired_unread_are_reported(stream, caplog, expired, closed):
     reader = Reader()
     stream.put("k", b"0")
     async with world() as (cluster, _):
@@ -311,9 +303,7 @@ async def test_a_handler_that_would_wait_for_itself_fails_at_once(what: str, str
             await asyncio.wait_for(consumer.run(handle, retry=RetryPolicy(attempts=1)), 4)
 
 
-async def test_a_program_that_starts_lists_the_shards_again_if_another_one_has_imported_newer_ones(
-    stream: FakeKinesisStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_starts_lists_the_shards_again_if_another_one_has_imported_newer_ones(stream, monkeypatch):
     reader = Reader()
     old = await stream.shards()
     put(stream, 0, 3)

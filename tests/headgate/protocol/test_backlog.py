@@ -21,9 +21,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
 
 @given(st.integers(0, 30), st.integers(0, 30), RANGES)
-def test_unacknowledged_offsets_are_neither_below_the_position_nor_in_a_range(
-    end: int, position: int, ranges: list[tuple[int, int]]
-) -> None:
+def test_unacknowledged_offsets_are_neither_below_the_position_nor_in_a_range(end, position, ranges):
     above = OffsetRanges(ranges)
     position = above.pop_prefix(position)
     acknowledged = {*range(position), *(offset for first, last in above for offset in range(first, last))}
@@ -41,9 +39,7 @@ def test_unacknowledged_offsets_are_neither_below_the_position_nor_in_a_range(
         (0, False, (0, False)),
     ],
 )
-def test_records_are_the_mean_over_the_buckets_rounded_up_and_zero_is_exact(
-    offsets: int, exact: bool, expected: tuple[int, bool]
-) -> None:
+def test_records_are_the_mean_over_the_buckets_rounded_up_and_zero_is_exact(offsets, exact, expected):
     assert count_records(offsets, exact=exact) == expected
 
 
@@ -72,9 +68,7 @@ def test_the_size_is_estimated_from_the_mean_size_of_all_records() -> None:
         (5, 1.5, 2.0, ("shrinking", 10.0)),
     ],
 )
-def test_the_outlook_follows_from_records_and_rates(
-    records: int | None, stored: float | None, acknowledged: float | None, expected: tuple[str, float | None]
-) -> None:
+def test_the_outlook_follows_from_records_and_rates(records, stored, acknowledged, expected):
     assert estimate_drain(records, stored, acknowledged, tracked=True) == expected
     assert estimate_drain(records, stored, acknowledged, tracked=False) == ("not_tracked", None)
 

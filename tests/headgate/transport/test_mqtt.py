@@ -127,9 +127,7 @@ NOT_MATCHING = [
     [*((*pair, True) for pair in MATCHING), *((*pair, False) for pair in NOT_MATCHING)],
 )
 @pytest.mark.parametrize("kind", ["mqtt", "fake"])
-async def test_a_handler_receives_messages_that_its_filter_matches(
-    kind: str, topic_filter: str, topic: str, matches: bool
-) -> None:
+async def test_a_handler_receives_messages_that_its_filter_matches(kind, topic_filter, topic, matches):
     """The examples of MQTT 3.1.1, section 4.7, and the shapes of headgate's own topics."""
     received: list[tuple[str, bytes]] = []
     others: list[str] = []
@@ -253,9 +251,7 @@ async def test_a_broker_that_does_not_confirm_a_subscription_counts_as_lost(brok
 
 
 @pytest.mark.contract
-async def test_connection_attempts_to_a_frozen_broker_leave_no_open_sockets(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connection_attempts_to_a_frozen_broker_leave_no_open_sockets(broker, monkeypatch, caplog):
     timing = MqttTiming(connect_timeout_seconds=0.1)
     attempts = counted_attempts(monkeypatch)
     with frozen(broker):
@@ -268,9 +264,7 @@ async def test_connection_attempts_to_a_frozen_broker_leave_no_open_sockets(
 
 
 @pytest.mark.contract
-async def test_an_error_in_a_handler_is_reported_and_the_connection_stays_open(
-    transport: MqttTransport, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_error_in_a_handler_is_reported_and_the_connection_stays_open(transport, caplog):
     got: list[bytes] = []
     states: list[bool] = []
 

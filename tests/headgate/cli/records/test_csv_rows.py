@@ -31,9 +31,7 @@ def split(text: bytes, cut: int) -> list[Line]:
     st.booleans(),
     st.booleans(),
 )
-def test_rows_of_the_csv_module_come_back(
-    rows: list[tuple[str, ...]], cut: int, style: tuple[str, int], last_end: bool, has_header: bool
-) -> None:
+def test_rows_of_the_csv_module_come_back(rows, cut, style, last_end, has_header):
     file, (end, quoting) = io.StringIO(), style
     writer = csv.writer(file, lineterminator=end, quoting=quoting)  # type: ignore[arg-type]  # one of its constants
     writer.writerows([HEADER, *rows] if has_header else rows)
@@ -67,9 +65,7 @@ def test_rows_of_the_csv_module_come_back(
         (b"a,1769882400000", "has no timestamp in column 'at': '1769882400000' is not between 1990 and 2100 in s"),
     ],
 )
-def test_what_is_no_record_is_named_or_counted(
-    row: bytes, problem: str, invoke: Invoke, orders: FakeCluster, tmp_path: Path
-) -> None:
+def test_what_is_no_record_is_named_or_counted(row, problem, invoke, orders, tmp_path):
     """The quoted line break before it counts as a line."""
     path = tmp_path / "orders.csv"
     path.write_bytes(b'\xef\xbb\xbfid,at\r\n"x\ny",2026-01-31T18:00:00Z\n\nb,1769882400\n' + row)
@@ -91,9 +87,7 @@ def test_what_is_no_record_is_named_or_counted(
         (b"\nid\n1\n", "is blank, but must be the header"),
     ],
 )
-def test_a_header_that_names_no_columns_ends_the_run(
-    text: bytes, problem: str, invoke: Invoke, orders: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_header_that_names_no_columns_ends_the_run(text, problem, invoke, orders, tmp_path):
     (tmp_path / "orders.csv").write_bytes(text)
     result = invoke("produce", "orders", "--csv", "--key-field", "id", "--skip-bad-lines", str(tmp_path / "orders.csv"))
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, TopicPolicy
-from headgate.protocol.request_fields import TopicRequest
 from headgate.protocol.requests import (
     CreateTopic,
     DeleteSubscription,
@@ -64,9 +63,7 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         ),
     ],
 )
-def test_each_command_sends_its_arguments(
-    words: tuple[str, ...], call: TopicRequest, invoke: Invoke, orders: FakeCluster
-):
+def test_each_command_sends_its_arguments(words, call, invoke, orders):
     result = invoke(*words)
 
     assert result.exit_code == 0, result.stderr
@@ -99,9 +96,7 @@ def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: Fake
     ],
     ids=["nothing named", "switch", "count", "duration"],
 )
-def test_an_invalid_policy_is_rejected_without_a_request(
-    words: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster
-):
+def test_an_invalid_policy_is_rejected_without_a_request(words, message, invoke, orders):
     result = invoke("topic", "set", "orders", *words)
 
     assert result.exit_code == 2
@@ -112,9 +107,7 @@ def test_an_invalid_policy_is_rejected_without_a_request(
 @pytest.mark.parametrize(
     ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
 )
-def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
-    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
-):
+def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(flags, word, invoke, orders):
     result = invoke("topic", "prune", "orders", *flags)
 
     assert orders.calls == [PruneTopic("orders", token="", dry_run=flags == ("--dry-run",))]
