@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 import aiomqtt  # noqa: TID251 - see headgate.transport.mqtt
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.enums import MQTTErrorCode
-from paho.mqtt.exception import MQTTException
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -97,7 +96,7 @@ def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMes
         packet = paho._in_packet  # noqa: SLF001
         try:
             message = decode_publish(packet["command"], packet["packet"], mqtt5=mqtt5)
-        except (ValueError, IndexError, KeyError, MQTTException):
+        except (ValueError, LookupError):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         handler(paho, message)
         return MQTTErrorCode.MQTT_ERR_SUCCESS

@@ -1,7 +1,8 @@
 """Encodes and decodes MQTT's PUBLISH, and limits what is read and not acknowledged. Pure.
 
-paho makes 29 tables of properties for each message of MQTT 5, also for one without properties, which costs more than
-everything else that it does with a message (`headgate.transport.mqtt_client`). Here only one with properties pays.
+paho makes 29 tables of properties for each message of MQTT 5, which costs more than everything else that it does with a
+message (`headgate.transport.mqtt_client`). And it refuses U+FEFF in their texts, which is allowed: any client could end
+the connection of a daemon with it, and that of a device's session again at each delivery.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from typing import Final, Protocol
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.model.headers import Headers
+from headgate.model.headers import Header, Headers
 from headgate.transport.port import MAX_PAYLOAD_BYTES
 
 CONTENT_TYPE: Final = "content-type"
+_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 3, 8, 9, 38
+_NUMBER_BYTES: Final = {1: 1, 2: 4, 35: 2}
+"""Properties that are numbers, and are not read → their bytes."""
 HEADER_BYTES: Final = 16
 """At least what a packet has besides its topic and payload, without properties of MQTT 5."""
 MESSAGE_BYTES: Final = 1024
@@ -45,7 +49,7 @@ def max_payload_bytes(topic: str, max_packet_bytes: int) -> int:
 
 
 def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> ArrivedMessage:
-    """Decode a PUBLISH; ``body`` follows its fixed header. Raises ValueError or IndexError: it is malformed."""
+    """Decode a PUBLISH; ``body`` follows its fixed header. Raises ValueError or LookupError: it is malformed."""
     end = 2 + int.from_bytes(body[:2], "big")
     topic = body[2:end].decode()
     qos, number = command >> 1 & 3, 0
@@ -53,23 +57,39 @@ def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> Arr
         number, end = int.from_bytes(body[end : end + 2], "big"), end + 2
     found = ArrivedMessage(topic, b"", qos, bool(command & 1), number)
     if mqtt5:
-        if body[end]:
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            end += properties.unpack(body[end:])[1]  # type: ignore[no-untyped-call]
-            found.response_topic = getattr(properties, "ResponseTopic", None)
-            found.correlation_data = getattr(properties, "CorrelationData", None)
-            found.headers = _headers(properties)
-        else:
-            end += 1
+        length, shift, more = 0, 0, 0x80
+        while more:
+            length, more = length | (body[end] & 0x7F) << shift, body[end] & 0x80
+            shift, end = shift + 7, end + 1
+        _read_properties(found, memoryview(body)[end : end + length])
+        end += length
     found.payload = bytes(memoryview(body)[end:])
     return found
 
 
-def _headers(properties: Properties) -> Headers:
-    content_type: str | None = getattr(properties, "ContentType", None)
-    named: list[tuple[str, str]] = getattr(properties, "UserProperty", [])
-    texts = named if content_type is None else [(CONTENT_TYPE, content_type), *named]
-    return tuple((name, text.encode()) for name, text in texts)
+def _read_properties(found: ArrivedMessage, properties: memoryview) -> None:
+    at, headers = 0, list[Header]()
+
+    def content() -> bytes:
+        nonlocal at
+        begin, at = at + 2, at + 2 + (properties[at] << 8) + properties[at + 1]
+        if at > len(properties):
+            raise ValueError("a property ends behind the properties")
+        return bytes(properties[begin:at])
+
+    while at < len(properties):
+        kind, at = properties[at], at + 1
+        if kind == _USER_PROPERTY:
+            headers.append((content().decode(), content()))
+        elif kind == _CONTENT_TYPE:
+            headers.insert(0, (CONTENT_TYPE, content()))
+        elif kind == _RESPONSE_TOPIC:
+            found.response_topic = content().decode()
+        elif kind == _CORRELATION_DATA:
+            found.correlation_data = content()
+        else:
+            at += _NUMBER_BYTES[kind]
+    found.headers = tuple(headers)
 
 
 def encode_publish(topic: str, payload: bytes, *, mqtt5: bool) -> bytes:

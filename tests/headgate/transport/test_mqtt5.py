@@ -73,7 +73,7 @@ async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_c
     arrived: list[ArrivedMessage] = []
     asks = Properties(PacketTypes.PUBLISH)
     asks.ResponseTopic, asks.CorrelationData = "replies/a", b"17"
-    asks.ContentType, asks.UserProperty = "text/plain", [("b", "é"), ("a", "1"), ("b", "")]
+    asks.ContentType, asks.UserProperty = "text/plain", [("b", "é\ufeff"), ("a", "1"), ("b", "")]
     async with (
         aiomqtt.Client(broker.host, broker.port, protocol=aiomqtt.ProtocolVersion.V5) as device,
         MqttPersistentSession(broker.host, broker.port, "session", arrived.append) as session,
@@ -85,7 +85,7 @@ async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_c
         await device.publish("publish/a", b"value", qos=1, properties=asks)
         await until(lambda: arrived)
         assert (arrived[0].response_topic, arrived[0].correlation_data) == ("replies/a", b"17")
-        named = ("b", "é".encode()), ("a", b"1"), ("b", b"")
+        named = ("b", "é\ufeff".encode()), ("a", b"1"), ("b", b"")
         assert arrived[0].headers == (("content-type", b"text/plain"), *named)
         assert daemon.publish("replies/a", b"stored", correlation_data=b"17")
         answer = await anext(device.messages)

@@ -1,5 +1,6 @@
 """Messages are decoded as paho decodes them."""
 
+from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
@@ -15,13 +16,7 @@ from headgate.transport.mqtt_packets import CONTENT_TYPE, MESSAGE_BYTES, Reading
 
 
 def packet(
-    topic: str,
-    payload: bytes,
-    qos: int,
-    response: tuple[str, bytes] | None,
-    headers: list[tuple[str, str]],
-    *,
-    mqtt5: bool,
+    topic: str, payload: bytes, qos: int, response: Any, headers: list[tuple[str, str]], *, mqtt5: bool
 ) -> bytes:
     """Return what follows the fixed header. A header ``content-type`` is the content type, if it is the first one."""
     properties = Properties(PacketTypes.PUBLISH)
@@ -45,15 +40,7 @@ def packet(
     response=st.none() | st.tuples(st.just("replies/1"), st.binary(max_size=300)),
     headers=st.lists(st.tuples(st.sampled_from([CONTENT_TYPE, "a", "é"]), st.sampled_from(["", "x", "ä"])), max_size=4),
 )
-def test_a_message_is_what_paho_reads(
-    topic: str,
-    payload: bytes,
-    qos: int,
-    retained: bool,
-    mqtt5: bool,
-    response: tuple[str, bytes] | None,
-    headers: list[tuple[str, str]],
-) -> None:
+def test_a_message_is_what_paho_reads(topic, payload, qos, retained, mqtt5, response, headers):
     body = packet(topic, payload, qos, response, headers, mqtt5=mqtt5)
     command = 0x30 | qos << 1 | retained
     version = MQTTProtocolVersion.MQTTv5 if mqtt5 else MQTTProtocolVersion.MQTTv311
@@ -86,7 +73,19 @@ def test_an_encoded_message_is_what_paho_writes(size_bytes: int, mqtt5: bool) ->
     assert paho._out_packet[0]["packet"] == encode_publish("é", payload, mqtt5=mqtt5)
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x01t", b"\x00\x01\xff\x00", b"\x00\x01t\x05\x63"])
+def test_a_text_has_any_character_that_mqtt_allows() -> None:
+    """paho refuses U+FEFF: such a message would end the connection, and with a session again at each delivery."""
+    found = decode_publish(
+        0x30, packet("t", b"v", 0, ("r\ufeff", b"\xff"), [("a\ufeff", "\ufeff")], mqtt5=True), mqtt5=True
+    )
+
+    assert (found.response_topic, found.correlation_data, found.payload) == ("r\ufeff", b"\xff", b"v")
+    assert found.headers == (("a\ufeff", "\ufeff".encode()),)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x00", b"\x00\x01t", b"\x00\x01\xff\x00", b"\x00\x01t\x05\x63", b"\x00\x01t\x04\x03\x00\x09x"]
+)
 def test_a_malformed_packet_is_an_error(body: bytes) -> None:
     with pytest.raises((ValueError, IndexError, KeyError)):
         decode_publish(0x30, body, mqtt5=True)
