@@ -10,9 +10,8 @@
         consumer.run(handle, concurrency=8)
 
 Each object runs the asyncio client of the same name in an event loop in its own thread, or in that of
-`EventLoopThread.open`, so heartbeats continue while the program computes. Its constructor has the
-parameters of that client, and connects. Interceptors run in that thread. Methods may be called from
-any thread.
+`EventLoopThread.open`, so heartbeats continue while the program computes. Its constructor has the parameters of that
+client, and connects. Interceptors run in that thread. Methods may be called from any thread.
 
 An exception that leaves the ``with`` block discards what a producer has not sent. An object that is
 never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call. A forked child
@@ -65,6 +64,7 @@ class EventLoopThread:
         self._interrupts = threading.local()
         self._thread = threading.Thread(target=self._run_loop, name="headgate-sync", daemon=True)
         self._thread.start()
+        atexit.register(self._close_at_exit)
 
     def _run_loop(self) -> None:
         # The runner cleans up in this thread: the closing one may run an event loop of its own.
@@ -147,6 +147,11 @@ class EventLoopThread:
         """Call ``function`` in the thread, without waiting for it."""
         self._loop.call_soon_threadsafe(function)
 
+    def _close_at_exit(self) -> None:
+        """Close before the interpreter stops the thread: what then waits for it would never end."""
+        if not self.forked:
+            self.close()
+
     def close(self) -> None:
         """Cancel what still runs, and end the thread. A second call does nothing."""
         self.require_own_process()
@@ -154,6 +159,7 @@ class EventLoopThread:
             return
         refuse_own_caller("close", [task for task in calling_tasks() if task.get_loop() is self._loop])
         self._closed = True
+        atexit.unregister(self._close_at_exit)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

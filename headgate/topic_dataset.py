@@ -107,11 +107,8 @@ def stored_batches(reader: TopicReader) -> Iterator[RecordBatch]:
     """Yield the stored records of ``reader`` as batches of `SCHEMA`. Raises like `TopicReader.stored_rows`."""
     with EventLoopThread() as loop:
         found = reader.stored_rows()
-        try:
-            while (rows := loop.run(anext(found, None))) is not None:
-                yield rows.arrow()
-        finally:
-            loop.run(found.aclose())
+        while (rows := loop.run(anext(found, None))) is not None:
+            yield rows.arrow()
 
 
 def dataset(

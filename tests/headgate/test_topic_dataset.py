@@ -1,5 +1,7 @@
 """A topic as Arrow data, of a ledger that was compacted and trimmed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -150,3 +152,23 @@ def test_a_dataset_is_refused_if_an_older_ledger_was_put_back_and_grew_again(led
 
     with pytest.raises(pa.ArrowInvalid, match=r"an older ledger was put back at file.*: call headgate.dataset again"):
         pa.table(found)
+
+
+def test_a_program_ends_while_it_has_read_a_part() -> None:
+    """The interpreter stops the thread that reads before it ends what waits for that thread."""
+    program = """
+from headgate.topic_dataset import stored_batches
+
+class Rows:
+    def arrow(self): return 7
+
+class Reader:
+    async def stored_rows(self):
+        while True: yield Rows()
+
+found = stored_batches(Reader())
+print(next(found))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+
+    assert (ended.stdout, ended.stderr) == (b"7\n", b"")
