@@ -32,17 +32,24 @@ NEED_URI: Final = {"rest", "sql", "hive"}
 
 
 class IcebergExport:
-    def __init__(self, name: str, _: TopicPosition, rows: TableRows) -> None:
-        """``name``: CATALOG.NAMESPACE.TABLE."""
+    def __init__(self, name: str, begin: TopicPosition, rows: TableRows) -> None:
+        """``name``: CATALOG.NAMESPACE.TABLE. The table of another topic, whose export is refused, is not changed."""
         self.name = f"Iceberg table {name}"
         self._rows = rows
         with table_errors(self.name, CommitFailedException):
             self._table = _opened(*_parts(name), rows)
             self._table.catalog = cast("Catalog", _ConfirmingCatalog(self._table.catalog))
-            if rows.lacks_columns(self._table.schema().as_arrow(), self.name):
+            lacks_columns = rows.lacks_columns(self._table.schema().as_arrow(), self.name)
+            found = self.position = self._position()
+            if found is not None and (found.ledger_id, found.topic_id) != (begin.ledger_id, begin.topic_id):
+                return
+            if not NO_RETRIES.items() <= self._table.properties.items():
+                with self._table.transaction() as transaction:
+                    transaction.set_properties(NO_RETRIES)
+            if lacks_columns:
                 with self._table.update_schema() as update:
                     update.union_by_name(rows.schema)
-            self.position = self._position()
+            self.position = self._position()  # What was changed has read the table again.
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
@@ -62,9 +69,6 @@ class IcebergExport:
         return False
 
     def _position(self) -> TopicPosition | None:
-        if not NO_RETRIES.items() <= self._table.properties.items():
-            with self._table.transaction() as transaction:
-                transaction.set_properties(NO_RETRIES)
         newest = self._table.current_snapshot()
         snapshots = ancestors_of(newest, self._table.metadata)
         text = next(filter(None, (each.summary.get(PROPERTY) for each in snapshots if each.summary)), None)

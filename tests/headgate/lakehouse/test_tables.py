@@ -91,9 +91,7 @@ def iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
         ({"TYPE": "rest", "URI": "http://127.0.0.1:1"}, HeadgateError, "catalog 'prod': .*refused"),
     ],
 )
-def test_a_catalog_that_cannot_be_used_is_named_in_one_line_with_its_variables(
-    settings: dict[str, str], error: type[Exception], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_cannot_be_used_is_named_in_one_line_with_its_variables(settings, error, reason, monkeypatch):
     for name, value in settings.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{name}", value)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
@@ -307,6 +305,15 @@ def test_a_change_of_columns_during_an_export_ends_it(request, tmp_path: Path, n
             kind.opened(layout)
 
 
+def test_the_table_of_another_topic_is_not_changed_before_it_is_refused(kind: Kind) -> None:
+    """Its own export could not continue with columns that its schema lacks."""
+    kind.opened().append(rows(b"a"), position(1, s0=1))
+    kind.opened(TableRows({"id": "string"}, by_day=False), replace(ORIGIN, topic="others", topic_id=8))
+    kind.opened().append(rows(b"b"), position(2, s0=2))
+
+    assert [b"a", b"b"] == kind.values()
+
+
 def test_delta_and_iceberg_are_partitioned_by_day(kind: Kind) -> None:
     layout = TableRows(None, by_day=True)
     if kind.open_table is ParquetExport:
@@ -419,9 +426,7 @@ def test_a_position_that_cannot_be_read_names_its_table(stored: bytes) -> None:
         pytest.param(ParquetExport, DeltaExport, "would share its folder with data", id="Delta into Parquet"),
     ],
 )
-def test_a_table_shares_its_folder_with_no_other(
-    first: OpenTable, second: OpenTable, refusal: str, tmp_path: Path
-) -> None:
+def test_a_table_shares_its_folder_with_no_other(first, second, refusal, tmp_path):
     """VACUUM deletes what is not of its Delta table."""
     first(str(tmp_path), ORIGIN, TableRows(None, by_day=False)).append(rows(b"1"), position(1))
 
