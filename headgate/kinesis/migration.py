@@ -75,7 +75,7 @@ async def migrate(
     """
     layout = await stream.shards()
     listed = [each.segment for each in layout.segments]
-    created = layout.source.split()[-1]
+    created = layout.source.split()[-1].partition(".")[0]  # KCL has whole seconds.
     leases = positions(read_leases(items, stream.name, created, stream.id), layout, trusted=trusted)
     for shard, checkpoint in leases.items():
         if checkpoint != FINISHED:  # Kinesis refuses a sequence number of another stream.

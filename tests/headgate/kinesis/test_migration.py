@@ -80,8 +80,8 @@ async def test_a_finished_shard_is_not_read_before_it_is_known_to_be_drained(str
     async with world() as (cluster, _):
         cluster.drain_problem = "Spark is away"
         async with client(cluster, "kcl") as shared:
-            options = {"topic": "s", "subscription": "sub", "trusted": True}
-            await migrate(shared, stream, [lease("shardId-000000000000", FINISHED)], **options)
+            items = [lease("1:s:1:shardId-000000000000", FINISHED)]
+            await migrate(shared, stream, items, topic="s", subscription="sub")
         async with reader.reading(cluster):
             await asyncio.sleep(20)
             cluster.drain_problem = None

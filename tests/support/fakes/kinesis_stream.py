@@ -61,7 +61,7 @@ class FakeKinesisStream:
             )
             for name, shard in self.known.items()
         ]
-        return ExternalLayout(segments, "opaque", KINESIS_HASH_BITS, f"{self.name} of {self.created}", "expired")
+        return ExternalLayout(segments, "opaque", KINESIS_HASH_BITS, f"{self.name} of {self.created}.250", "expired")
 
     async def iterator(self, shard: str, arguments: dict[str, Any]) -> str:
         self._require_same()
