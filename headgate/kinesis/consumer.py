@@ -39,7 +39,7 @@ from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page
 from headgate.log.event_log import get_logger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.identifiers import Offset
-from headgate.process.background import cancel_and_wait
+from headgate.process.background import cancel_and_wait, end_tasks
 from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
 
@@ -268,10 +268,12 @@ class KinesisConsumer:
         finally:
             self.stop()
             runner.stop()
-            await asyncio.wait((reading, handling))
-            await cancel_and_wait(listing)
-        await reading
-        return await handling
+            try:
+                await asyncio.wait((reading, handling))
+            finally:  # A second cancellation does not wait for the handlers.
+                await end_tasks(listing, reading, handling)
+        await cancel_and_wait(listing, reading, handling)  # Raises why one of them has ended.
+        return handling.result()
 
     def stop(self) -> None:
         """End `run`, without waiting for it."""

@@ -292,6 +292,29 @@ async def test_a_record_whose_handler_fails_is_the_first_of_the_next_program(str
             await until(lambda: reader.by_key == whole(6), SECONDS)
 
 
+async def test_a_second_cancellation_cancels_the_handlers_and_nothing_runs_on(stream: FakeKinesisStream) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: KinesisRecord) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(SECONDS)
+        finally:
+            ended.set()
+
+    put(stream, 0, 1)
+    async with world() as (cluster, _), consuming(cluster) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await began.wait()
+        for _ in range(2):
+            assert running.cancel()
+            await asyncio.sleep(1)
+        assert running.cancelled()
+        assert ended.is_set()
+        left = {each.get_coro().__qualname__ for each in asyncio.all_tasks()}
+        assert {"KinesisConsumer._follow", "Runner.run"}.isdisjoint(left)
+
+
 @pytest.mark.parametrize("what", ["close: it would wait", "run: this consumer has run"])
 async def test_a_handler_that_would_wait_for_itself_fails_at_once(what: str, stream: FakeKinesisStream) -> None:
     async def handle(_: KinesisRecord) -> None:
