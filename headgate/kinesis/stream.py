@@ -164,7 +164,7 @@ class KinesisStream:
                 if event["SubscribeToShardEvent"].get("ChildShards"):
                     return
         finally:
-            events.close()
+            thread.submit(events.close)  # After a read that waits for an event, as closing does then.
             thread.shutdown(wait=False)
 
     async def _list(self, request: Callable[..., Any], **arguments: Any) -> Any:

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -22,8 +24,9 @@ from headgate.kinesis.stream import (
     Page,
     ShardGoneError,
 )
+from headgate.process.background import end_tasks
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
-from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
+from tests.support.servers.kinesis_server import environment, kinesis_client, kinesis_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real_time
@@ -278,5 +281,30 @@ async def test_shards_that_wait_for_pushes_keep_no_request_waiting_and_end_with_
         client.may_push.set()
     await asyncio.gather(*reading)
     assert {None} == {await anext(each, None) for each in shards}
-    assert client.closed == len(shards)
+    await until(lambda: client.closed == len(shards))
     stream.close()
+
+
+async def test_the_end_of_a_push_does_not_stop_the_event_loop_until_the_next_event(monkeypatch: pytest.MonkeyPatch):
+    """A connection is closed once the thread that reads it has ended, and it waits for what Kinesis pushes."""
+    monkeypatch.setattr(EventStream, "get_initial_response", lambda _: EventStreamMessage({}, {}, b"{}", 0))
+    asked, ended, in_time = threading.Event(), threading.Event(), list[bool]()
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n\r\n")
+            asked.set()
+            in_time.append(ended.wait(5))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as server:
+        server.submit(serve)
+        stream = KinesisStream(kinesis_client(environment(listening.getsockname()[1])), "s")
+        arn = "arn:aws:kinesis:us-east-1:111111111111:stream/s/consumer/c:1"
+        reading = asyncio.create_task(anext(stream.pushed(arn, ROOT, iterator_arguments(None, None))))
+        await until(lambda: asked.is_set() and any("kinesis-pushed" in each.name for each in threading.enumerate()))
+        await end_tasks(reading)
+        ended.set()
+    stream.close()
+    assert [True] == in_time
