@@ -3,13 +3,11 @@
 1. Records of one topic keep the order in which `Producer.send` was called, also by several tasks.
 2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. It grows with what is
    unanswered: see `headgate.client.decisions.session_batches`.
-3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
-   including waiting for buffer space and retries. It is never reset, and a record never expires
-   early because it shares a batch with an older one. One that cannot be answered in time is not sent.
-   Outcomes are committed, not stored, or unknown.
+3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome, including waiting for
+   buffer space and retries. It is never reset, and a record never expires early because it shares a batch with an older
+   one. One that cannot be answered in time is not sent. Outcomes are committed, not stored, or unknown.
 4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
-5. A named producer that a newer program has replaced on one shard, or that was deleted there, ends on
-   all shards.
+5. A named producer that a newer program has replaced on one shard, or that was deleted there, ends on all shards.
 6. A record with a source position seals the other topics' batches of its shard, so that positions
    are committed in the order in which they were sent.
 """
@@ -50,9 +48,8 @@ from headgate.settings.config import ClientConfig
 
 __all__ = ["Deliveries", "Delivery", "Producer", "RecordMetadata"]
 
-YIELD_BYTES: Final = 256 * 1024
-"""After this many bytes without a pause `send` yields to the event loop, so that batches can be
-sent."""
+PAUSE_BYTES: Final = 256 * 1024
+"""After this many bytes without a pause `send` lets the event loop turn, so that batches can be sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
 
 log = get_logger(__name__)
@@ -106,7 +103,7 @@ class Producer:
             send: Send = self._send_outgoing
             self._intercepted = chained(send, [each.intercept_send for each in interceptors])
         self._pending: set[RecordBatch] = set()
-        self._bytes_since_yield = 0
+        self._bytes_since_pause = 0
         self._opened: tuple[bool, bytes | None] = False, None
         """What the last `open` found: whether it created the producer, and the position."""
 
@@ -196,13 +193,10 @@ class Producer:
         size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
         if source_position is not None:
             self._check_position(topic, source_position)
-        # This precedes the reservation: a caller that is cancelled here has reserved nothing.
         await self._let_batches_leave(batches, topic, size_bytes)
         await self._reserve(batches, size_bytes, started_at)
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = batches.add(topic, Record(key, value, at_ms), own_headers, size_bytes, source_position, started_at)
-        await self._yield_after(size_bytes)
-        return delivery
+        return batches.add(topic, Record(key, value, at_ms), own_headers, size_bytes, source_position, started_at)
 
     async def send_many(
         self, topic: str, keys: Sequence[bytes], values: Sequence[bytes], *, timestamps_ms: Sequence[int] | None = None
@@ -236,7 +230,6 @@ class Producer:
                     size_bytes = ends[end - 1] - before_bytes
                     await self._reserve(batches, size_bytes, started_at)
                     parts.append(batches.extend(topic, records[first:end], size_bytes, started_at))
-                    await self._yield_after(size_bytes)
                     first, before_bytes = end, ends[end - 1]
                 return Deliveries(parts)
         named = zip(keys, values, at_ms, strict=False)
@@ -244,12 +237,15 @@ class Producer:
         return Deliveries([each.part for each in sent])
 
     async def _let_batches_leave(self, batches: ShardBatches, topic: str, size_bytes: int) -> None:
-        """Pause for one turn of the loop, once per batch, before ``size_bytes`` more start a new one.
+        """Pause for one turn of the loop, once per batch, before ``size_bytes`` more start a new one, or after many.
 
         A turn reads one reply, so a caller that sends without a pause gets one turn per batch. Otherwise most of the
         window stays unused until the buffer is full. A call that comes meanwhile pauses, too, and stays behind.
+
+        Nothing is awaited after the reservation, which follows: a call that is cancelled has reserved and sent nothing.
         """
-        if batches.starts_new_batch(topic, size_bytes) or self._pausing:
+        if batches.starts_new_batch(topic, size_bytes) or self._pausing or self._bytes_since_pause >= PAUSE_BYTES:
+            self._bytes_since_pause = 0
             self._pausing += 1
             try:
                 await asyncio.sleep(0)
@@ -263,12 +259,7 @@ class Producer:
         if not self._lease.opened:
             self._budget.release(batches.shard, size_bytes)
             raise HeadgateError("this producer is closed")
-
-    async def _yield_after(self, size_bytes: int) -> None:
-        self._bytes_since_yield += size_bytes
-        if self._bytes_since_yield >= YIELD_BYTES:
-            self._bytes_since_yield = 0
-            await asyncio.sleep(0)
+        self._bytes_since_pause += size_bytes
 
     async def send_and_wait(
         self,

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from headgate.client.producer import Producer, RecordMetadata
+from headgate.client.producer import PAUSE_BYTES, Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import MAX_PARTS, RECORD_OVERHEAD_BYTES
 from headgate.errors import (
@@ -173,20 +173,22 @@ async def test_a_batch_that_may_grow_waits_until_as_much_was_answered(busy_recor
         await waiting
 
 
-async def test_a_cancelled_send_reserves_no_bytes(cluster):
-    """A caller that cancels `send` repeatedly must not use up the buffer."""
-    settings = ProducerSettings(batch_bytes=100)
+async def test_a_cancelled_send_reserves_no_bytes_and_sends_nothing(cluster):
+    """A caller that cancels `send` repeatedly must not use up the buffer, and may send the record again."""
+    settings, ended = ProducerSettings(batch_bytes=100), 0
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         await producer.open("orders")
-        await producer.send("orders", b"k", b"v" * 100)
-        cancelled = asyncio.ensure_future(producer.send("orders", b"k", b"v" * 100))
-        await asyncio.sleep(0)
-        assert not cancelled.done(), "it lets the loop turn"
-        cancelled.cancel()
-        await asyncio.gather(cancelled, return_exceptions=True)
+        for turns in range(1, 5):
+            await producer.send("orders", b"k", b"v" * 100)
+            sending = asyncio.ensure_future(producer.send("orders", b"k", bytes(PAUSE_BYTES)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ended += not sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
         await producer.flush()
         assert 0 == producer.metrics().buffered_bytes
-    assert 1 == len(cluster.stored)
+    assert 0 < ended < 4, "it lets the loop turn"
+    assert 4 + ended == len(cluster.stored)
 
 
 async def test_linger_delays_a_batch_until_more_records_arrive(cluster):
