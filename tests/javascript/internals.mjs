@@ -240,6 +240,22 @@ prints("a resumption that ended while its records wait for space leaves them to 
   }
 });
 
+prints("a later close ends with the first one and a consumer may be closed while it opens", ["not opened: the client is closed", "closed", "closed"], async () => {
+  const orders = { ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" };
+  const opening = new Consumer({ ...orders, connectTimeoutMs: 60_000 });
+  const opened = opening.open().catch(({ message }) => console.log(`not opened: ${message}`));
+  await opening.close();
+  await opened;
+  shardThat(async ({ type }) => (type === "register" ? { subscription_id: 1n, topic_id: 1n, grants: [], heartbeat_interval_seconds: 5n, head: 1n, term_id: 7n, epoch: 1n } : {}));
+  Ledger.prototype.check = () => {};
+  const consumer = new Consumer(orders);
+  await consumer.open();
+  for (const client of [consumer, new Producer(broker)]) {
+    await Promise.all([client.close(), client.close()]);
+    await client.close().then(() => console.log("closed"));
+  }
+});
+
 prints("batches keep the order of their sends also if a later one finds its leader first", ["a", "b", "c"], async () => {
   const [shard, ms] = [shardThat(), [50, 0, 20]];
   Connection.prototype.shardOf = () => sleep(ms.shift()).then(() => shard);

@@ -30,7 +30,7 @@ export class Consumer {
   #runner = null; #isAtWork = false; // handlers of `run` have not ended
   #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, rejectedAcknowledgements: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
-  #isClosing = false; // the tasks end
+  #isClosing = false; #closing = null; // the tasks end; promise of the first `close`
   #tasks = [];
   /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
   constructor(options) {
@@ -88,12 +88,15 @@ export class Consumer {
     if (this.#type === "QUEUE") loops.push(() => this.#deliveries.run(isClosing));
     this.#tasks = loops.map((loop) => connection.guard(loop));
   }
-  /** Store the acknowledgements, leave and disconnect. `failed`: the deliveries of a QUEUE that have begun have failed. */
-  async close({ failed = false } = {}) {
+  /** Store the acknowledgements, leave and disconnect; a later call ends with the first one. `failed`: the deliveries of a QUEUE that have begun have failed. */
+  async close(options) {
     if (this.#isAtWork) throw new HeadgateError("close: run is at work: call stop(), and close the consumer once run has ended, unless run closes it");
-    if (this.#isClosing || !this.#connection) return;
+    if (this.#connection) await (this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options))); // who called first has the error
+  }
+  async #close({ failed = false } = {}) {
     this.stop();
     const connection = this.#connection;
+    if (!this.#tasks.length) return connection.close(); // `open` has failed, or fails now
     await this.#callbacks?.end(this.#holdings.all, connection.failure ? 0 : this.#membership.finishMs);
     const late = setTimeout(() => connection.fail(new HeadgateError("no leader has confirmed the departure")), 2 * CLOSE_MS);
     try {
@@ -225,9 +228,7 @@ export class Consumer {
     return encodePositions({ topic: this.#names.topic, topicId, ledgerId, positions, held, history: this.#history.points });
   }
   /** The segments that are held now, as a whole or in part. */
-  get segments() {
-    return this.#holdings.segments;
-  }
+  get segments() { return this.#holdings.segments; }
   /** What this consumer has counted, and how far it is behind. */
   metrics() {
     const { all } = this.#holdings;

@@ -15,7 +15,7 @@ const MOST_RECORDS = 5000; // and headers, in a batch: the leader refuses more
 
 export class Producer {
   #connection;
-  #failure = null;
+  #failure = null; #closing = null; // promise of the first `close`
   #sessions = new Map(); // shard → ProducerSession
   #changed = new Signal();
   #named; #deliveryMs; #onFailure;
@@ -37,9 +37,7 @@ export class Producer {
     this.#connection = new Connection(broker, { onFailure: (error) => this.#end(error) });
   }
   /** Batches that were sent again. */
-  get resent() {
-    return [...this.#sessions.values()].reduce((sum, { resent }) => sum + resent, 0);
-  }
+  get resent() { return [...this.#sessions.values()].reduce((sum, { resent }) => sum + resent, 0); }
   /** Wait for the leader of each topic, and open an identity there. `send` does the same when it has to. */
   async open(...topics) {
     for (const topic of topics) {
@@ -110,8 +108,9 @@ export class Producer {
     warn("batch", `a batch for topic '${topic}' failed, and nothing awaits its outcome: ${error.message}`);
     if (this.#failed.length < MOST_KEPT) this.#failed.push({ outcome, topic, error });
   }
-  /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. Throws failures that nothing has awaited. */
-  async close({ timeoutMs = Infinity } = {}) {
+  /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. Throws failures that nothing has awaited. A later call ends with the first one. */
+  close = async (options) => this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options)); // who called first has the error
+  async #close({ timeoutMs = Infinity } = {}) {
     try {
       const isDone = await this.#until(() => this.#unsettled === 0, performance.now() + timeoutMs);
       if (!isDone) throw new HeadgateError(`${this.#unsettled} batches have no outcome after ${timeoutMs / 1000} s`);
