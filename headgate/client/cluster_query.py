@@ -11,7 +11,7 @@ from headgate.client.connection import Client
 from headgate.client.request_attempts import body_of
 from headgate.errors import HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.model.text import listed
-from headgate.process.background import cancel_and_wait, end_tasks
+from headgate.process.background import end_tasks
 from headgate.protocol import requests
 from headgate.protocol.codec import LeaderAnnouncement
 from headgate.protocol.replies import ClusterReply, Reply
@@ -67,8 +67,10 @@ async def _ask(client: Client, shards: int, request: requests.DescribeCluster, d
                 leader = _not_asked(client, shards, asked)
             wait_seconds = remaining if leader is None else min(remaining, max(0.0, next_at - loop.time()))
             news = loop.create_task(changed.wait())
-            await asyncio.wait({news, *asked.values()}, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
-            await cancel_and_wait(news)
+            try:
+                await asyncio.wait({news, *asked.values()}, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end_tasks(news)
             if (reply := _answer(asked)) is not None:
                 return reply
     finally:

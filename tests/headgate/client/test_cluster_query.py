@@ -165,6 +165,10 @@ async def test_without_a_leader_the_error_names_shards_broker_and_daemons_in_tim
             await first.transport.subscribe(presence_filter(CLUSTER), lambda *_: None)
         first.silent = True
         admin = await stack.enter_async_context(admin_of(broker, 14))
+        before = asyncio.all_tasks()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(admin.describe_cluster(), 1)
+        assert asyncio.all_tasks() <= before, "a question that is cancelled leaves no task behind"
         began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError) as error:
             await admin.describe_cluster()
