@@ -3,7 +3,7 @@
 The copy is a prefix of the ledger: everything up to its last chunk, and nothing after it.
 
 1. Chunks first, in the order of their numbers, up to the end of the source. Then compacted ranges,
-   then the chunks written meanwhile, then snapshots. A chunk that was trimmed before it was copied
+   before and after them the chunks written meanwhile, then snapshots. A chunk that was trimmed before it was copied
    is in a range and in a snapshot that exist afterwards. The feature level is copied before and after them.
 2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
    that it does not contain, and give their numbers to others.
@@ -131,6 +131,8 @@ class _Copy:
         have = set(before := await manifest_ranges(self._to.store, self._shard))
         for attempt in range(1, LISTINGS + 1):
             listed = await manifest_ranges(self._from.store, self._shard)
+            # They may lack records of segments that have ended meanwhile.
+            await self._copy_newer_chunks()
             ranges = ranges_to_read(each for each in listed if each.last <= last)
             try:
                 for chunks in sorted(set(ranges) - have):
@@ -147,21 +149,20 @@ class _Copy:
         manifest = await read_manifest(self._from.store, self._shard, chunks)
         if not await self._copy(named_paths(manifest), PARALLEL_COMPACTED):
             state, _ = await catch_up(self._from, ShardState(self._shard))
-            # A copy that lacks records of a segment must not end before the segment does.
             await self._copy_newer_chunks()
-            if self._last < state.chunk:
-                raise LedgerError(f"{chunk_path(self._shard, self._last + 1)} was trimmed meanwhile: copy again")
             if not await self._copy(named_paths(manifest, state.segments()), PARALLEL_COMPACTED):
                 raise ObjectMissingError(f"an object that {manifest_path(self._shard, chunks)} names")
         with contextlib.suppress(ObjectExistsError):
             await create_manifest(self._to.store, msgspec.structs.replace(manifest, ledger_id=ledger_id))
 
     async def _copy_newer_chunks(self) -> None:
-        """Copy the chunks written meanwhile, up to the first missing one."""
+        """Copy the chunks written meanwhile, up to the end. Raises LedgerError: the next one was trimmed."""
         while (header := await if_exists(self._from.header, self._last + 1)) is not None:
             self._require_term(header.previous_term_id)
             await self._copy({chunk_path(self._shard, header.number): None}, 1)
             self._last, self._term_id = header.number, header.term_id
+        if await self._from.numbers(after=self._last) and not await self._from.exists(self._last + 1):
+            raise LedgerError(f"{chunk_path(self._shard, self._last + 1)} was trimmed meanwhile: copy again")
 
     def _require_term(self, found: int | None) -> None:
         if found != self._term_id:

@@ -176,18 +176,22 @@ async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-async def test_a_copy_without_the_data_of_a_deleted_topic_has_its_deletion(trimmed: bool) -> None:
+@pytest.mark.parametrize("listed", [True, False], ids=["deleted", "left out of a range"])
+async def test_a_copy_without_the_data_of_a_deleted_topic_has_its_deletion(trimmed: bool, listed: bool) -> None:
     """The source deletes both after the last chunk was copied, and may have trimmed the deletion, too."""
     source, path = LedgerInMemory(3), "compacted/shard=0000/1-4/topic_id=1/segment=0/x.parquet"
     source.grow(e.TopicCreated(topic_id=1, topic="sensors", token="t", segments=1))
     source.store.objects[path] = b"records"
     item = compacted_object(1, 0, path, checksum=checksum(b"records"))
     manifest = await compacted_objects(source.ledger, 1, 4)
-    await create_manifest(source.store, msgspec.structs.replace(manifest, objects=[item]))
+    if listed:
+        await create_manifest(source.store, msgspec.structs.replace(manifest, objects=[item]))
 
     async def delete() -> None:
         del source.store.objects[path]
         source.grow(e.TopicDeleted(topic_id=1, token="d"))
+        if not listed:
+            await create_manifest(source.store, manifest)
         if trimmed:
             source.grow()
             await source.snapshot()
@@ -202,6 +206,7 @@ async def test_a_copy_without_the_data_of_a_deleted_topic_has_its_deletion(trimm
     destination = Watched(interrupt)
     with pytest.raises(LedgerError if trimmed else StoreUnavailableError):
         await copied(source, destination)
+    assert trimmed or chunk_path(0, 5) in destination.objects
     assert [] == await problems(destination)
 
 
