@@ -115,7 +115,7 @@ class Store(Protocol):
         """Return once every object is durable that readers have seen in ``folder``; raises StoreUnavailableError.
 
         Readers of a local folder see an object a moment before `create` returns, and a power failure in between
-        removes it.
+        removes it. ``folder`` may be an object, too, which another program has written.
         """
 
 
@@ -154,7 +154,7 @@ class LocalStore:
     def _make_durable(self, folder: str) -> None:
         path = self._root / folder
         with _reported("sync", path), contextlib.suppress(FileNotFoundError):  # Nothing was seen in it.
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
@@ -304,7 +304,7 @@ async def create_own(store: Store, path: str, data: bytes) -> None:
     A store may lose its answer, and a bucket repeats a request whose answer was lost: it then finds its own object.
     If the store reports that the object exists, or cannot report the outcome, it is read. Equal bytes were written by
     this call, or are as good: ``data`` has a random id in it, or follows from the ledger. If no object is there, or it
-    cannot be read, nothing is known: the request may still arrive.
+    cannot be read, nothing is known: the request may still arrive, or another one, with which it was in conflict.
     """
     try:
         await store.create(path, data)
@@ -313,8 +313,6 @@ async def create_own(store: Store, path: str, data: bytes) -> None:
     except (ObjectExistsError, OutcomeUnknownError) as error:
         try:
             stored = await store.read(path)
-        except ObjectMissingError:
-            raise error from None
         except ForeignObjectError as other:
             raise ObjectExistsError(str(other)) from error
         except StoreError as unread:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -17,7 +17,7 @@ from controller.settings.sections import MAX_QUEUE_BYTES
 from controller.snapshots.job import take_snapshot
 from drain.backlog.results import Result, publish_result
 from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
-from headgate.ledger.identity import claim_ledger_id
+from headgate.ledger.identity import claim_ledger_id, name_level
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import MAX_CHUNK_BYTES, LocalStore, _await_foreign_threads, open_store
 from tests.support.fakes.memory_ledger import LedgerInMemory
@@ -180,6 +180,14 @@ def test_the_end_of_the_process_waits_for_threads_of_a_library():
 
 def test_everything_that_may_wait_fits_into_a_chunk() -> None:
     assert 2 * MAX_QUEUE_BYTES <= MAX_CHUNK_BYTES
+
+
+async def test_a_conflict_with_another_request_that_is_under_way_is_no_object() -> None:
+    """Buckets answer so with 409. The other request may fail."""
+    store = FakeStore()
+    store.create = AsyncMock(side_effect=ObjectExistsError("a conflict"))  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError, match=r"a conflict; levels/7.json does not exist"):
+        await name_level(store, 7)
 
 
 # What is written once counts as written, although the store loses its answer: each object of a ledger.
