@@ -137,7 +137,7 @@ class SegmentReader:
         self._cache = cache
         self._compacted = compacted
         self._compaction_checked_at = float("-inf")
-        self._unreadable_since: float | None = None
+        self._unreadable: tuple[type[Exception], float] | None = None  # Why nothing can be read, and since when.
         self._woken: asyncio.Future[int] | None = None
         self._head = head
         self._deliver = deliver
@@ -175,7 +175,7 @@ class SegmentReader:
             except StoreUnavailableError as error:
                 await self._wait_for(error)
                 continue
-            self._unreadable_since = None
+            self._unreadable = None
             self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
             if (rows := chunk.get(self._segment)) is not None:
                 await self._deliver_parts(rows)
@@ -190,7 +190,7 @@ class SegmentReader:
         segment, wake_at = (self._segment, recheck_at) if self._on_skipped is None else (None, float("-inf"))
         self._woken = self._cache.tail.join(self._head, segment, self.next_chunk, wake_at)
         if (number := await self._woken) > self.next_chunk:
-            self.next_chunk, self._unreadable_since = number, None
+            self.next_chunk, self._unreadable = number, None
         if number > self._head.number:  # A poll has found nothing.
             self._report_skipped(self.next_offset, self.next_offset)
             if asyncio.get_running_loop().time() >= recheck_at:
@@ -212,6 +212,7 @@ class SegmentReader:
                     if self.at_end:
                         break
                     await self._deliver_parts(await self._compacted.rows(item, self.next_offset))
+                    self._unreadable = None
             except (ObjectMissingError, StoreUnavailableError) as error:
                 # A fresh listing shows the wider range that replaced it, or the segment is being removed.
                 if fresh:
@@ -223,17 +224,17 @@ class SegmentReader:
                     break  # The chunk is probably there.
                 await self._wait_for(StoreUnavailableError(f"no list of compacted objects within {FRESH_SECONDS:g} s"))
                 continue
-            self.next_chunk, moved = last + 1, True
+            self.next_chunk, moved, self._unreadable = last + 1, True, None
         return moved
 
     async def _wait_for(self, error: Exception) -> None:
         """Wait before another attempt. Raises LedgerError: a chunk that a leader has stated is missing for too long."""
         now = asyncio.get_running_loop().time()
-        if self._unreadable_since is None:
-            self._unreadable_since = now
+        if self._unreadable is None or self._unreadable[0] is not type(error):
+            self._unreadable = type(error), now
             log.error("segment.unreadable", segment=self._segment, reason=str(error))
         stated = isinstance(error, ObjectMissingError) and self.next_chunk <= self._head.history.newest
-        if stated and now - self._unreadable_since >= MISSING_SECONDS:
+        if stated and now - self._unreadable[1] >= MISSING_SECONDS:
             raise LedgerError(
                 f"{error}: it has been missing for {MISSING_SECONDS:g} s, and the leader says that chunk "
                 f"{self._head.history.newest} exists. Objects of the ledger were lost, or it is not mounted here"

@@ -40,12 +40,6 @@ async def test_the_term_of_each_chunk_is_found_with_few_reads() -> None:
     assert sum(ledger.store.calls.values()) < 40
 
 
-async def test_without_compaction_all_chunks_are_listed() -> None:
-    known = await written(3)
-
-    assert [("chunk", number, number, None, None, None) for number in (1, 2, 3)] == await listed(known)
-
-
 async def test_a_compacted_range_replaces_its_chunks_whether_they_still_exist_or_not() -> None:
     known = await written(6)
     await compact(known.ledger, 1, 2)
@@ -131,15 +125,6 @@ async def test_finding_a_time_takes_few_reads() -> None:
     assert {0: 123, 1: 123} == await known.positions(1225)
 
     assert 16 + CONCURRENT_CHUNK_READS >= known.ledger.store.calls["read"]
-
-
-async def test_an_idle_segment_is_at_its_end() -> None:
-    known = LedgerWithPositions()
-    await known.write(10, 0, 1)
-    for time in range(20, 20 + 3 * CONCURRENT_CHUNK_READS):
-        await known.write(time, 1)
-
-    assert {0: 1, 1: 11} == await known.positions(30)
 
 
 async def test_records_of_another_topic_do_not_count() -> None:
