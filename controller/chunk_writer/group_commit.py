@@ -1,10 +1,9 @@
 """Group commit: write one chunk while the next one collects entries.
 
-Accepted entries are applied at once; replies wait until their chunk is durable. A chunk is written
-as soon as the previous write completes, but not sooner than ``ingest.commit_interval_ms`` after that
-began, unless only barriers need it (`EmptyChunkLimit`). When
-`GroupCommit.run` raises `TermEndedError`, the caller must discard the state, because it may be
-ahead of the ledger.
+Accepted entries are applied at once; replies wait until their chunk is durable. A chunk is written as soon as the
+previous write completes, but not sooner than ``ingest.commit_interval_ms`` after that began, unless only barriers need
+it (`EmptyChunkLimit`). When `GroupCommit.run` raises `TermEndedError`, the caller must discard the state, because it
+may be ahead of the ledger.
 """
 
 import asyncio

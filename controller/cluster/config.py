@@ -88,8 +88,6 @@ class LedgerIdentity:
        Both are written only if absent, so of two daemons with different ledgers one is refused.
     2. A ledger with another id ends the daemon: it would write a second history.
     3. A ledger without an id, under a cluster that has one, is a fault that a mount repairs.
-
-    `headgate ledger copy` does not copy the id: a copy is another ledger, and gets an id of its own.
     """
 
     store: Store

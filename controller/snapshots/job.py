@@ -29,9 +29,8 @@ from headgate.storage.object_store import create_own, open_store
 from shard.state.shard_state import ShardState
 
 RETAINED_SNAPSHOTS: Final = 3
-"""Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may
-be reading. Chunks are deleted only below the oldest of them, so that each has the chunks after
-it."""
+"""Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may be reading. Chunks
+are deleted only below the oldest of them, so that each has the chunks after it."""
 
 
 async def take_snapshot(

@@ -16,13 +16,13 @@ from drain.backlog.merge import StateRow
 from drain.protocol import CountedLedger
 from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.objects import check_sealed, chunk_name, chunk_numbers
 from headgate.storage.object_store import Store, create_own
 
 FORMAT: Final = 5
 RETAINED_RESULTS: Final = 3
-"""Results that are kept: the newest, one that a run may have started from, and one for a slow
-run."""
+"""Results that are kept: the newest, one that a run may have started from, and one for a slow run."""
 _METADATA_KEY: Final = b"headgate-backlog"
 
 _PAIRS: Final = pa.list_(pa.list_(pa.int64()))
@@ -98,6 +98,20 @@ async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> R
     return found if found.watermark else replace(found, ledger_id=ledger.ledger_id)
 
 
+async def newest_of_history(store: Store, shard: int, ledger: CountedLedger) -> Result:
+    """Do the same for a ledger in ``store``. Raises ForeignResultError, too, if an older ledger was put back.
+
+    It lacks the last counted chunk, which is never trimmed, or has another one.
+    """
+    found = await newest_of_ledger(store, shard, ledger)
+    header = await if_exists(Ledger(store, shard).header, found.watermark) if found.watermark else None
+    if found.watermark and (header is None or header.at_ms != found.at_ms):
+        raise ForeignResultError(
+            f"{result_path(shard, found.watermark)}: its last chunk is missing, or is another one now"
+        )
+    return found
+
+
 async def delete_results(store: Store, shard: int) -> None:
     for watermark in await watermarks(store, shard):
         await store.delete(result_path(shard, watermark))
@@ -124,8 +138,7 @@ async def publish_result(store: Store, result: Result) -> Result:
     """Create ``result``, delete the oldest ones, and return the result that is stored now.
 
     Raises:
-        StoreError: it could not be written; after OutcomeUnknownError the next run reads the
-            outcome.
+        StoreError: it could not be written; after OutcomeUnknownError the next run reads the outcome.
         ResultError: another run was first, and its result cannot be read.
     """
     try:

@@ -12,7 +12,6 @@ replaced ranges are deleted after a delay for readers. drain.compaction.policy h
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 import time
@@ -21,9 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.aggregates import NO_ID, SCHEMA, aggregate
 from drain.backlog.counting import encode_range_facts, read_range_facts
-from drain.backlog.results import newest_of_ledger
+from drain.backlog.results import newest_of_history
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction.object_writer import WRITTEN, write_compacted
 from drain.compaction.policy import PlannedCompaction, next_compaction
@@ -41,7 +39,7 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError, run_errors
 from drain.spark.object_reader import read_in_tasks, read_objects
 from drain.spark.runner import SparkRunner
-from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
+from headgate.errors import HeadgateError
 from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
@@ -73,7 +71,6 @@ class CompactionSettings:
     object_bytes: int = OBJECT_BYTES
     run_timeout_seconds: float = 3600.0
     fanout: int = FANOUT
-    """Ranges of one level that become one of the next."""
 
 
 class CompactionJob:
@@ -83,8 +80,6 @@ class CompactionJob:
         self, ledger_url: str, session: SparkSession, settings: CompactionSettings, *, now_ms: Callable[[], int]
     ) -> None:
         self.store: Store = open_store(ledger_url)
-        parts = urlsplit(ledger_url)
-        self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
         self._url = ledger_url
         self._session = session
         self._settings = settings
@@ -121,7 +116,7 @@ class CompactionJob:
         ranges = ranges_to_read(await compacted.manifest_ranges(self.store, shard))
         covering = [await compacted.read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
-        result = await newest_of_ledger(self.store, shard, ledger)
+        result = await newest_of_history(self.store, shard, ledger)
         planned = next_compaction(
             [(manifest.range, manifest.level) for manifest in covering],
             watermark=result.watermark,
@@ -131,8 +126,10 @@ class CompactionJob:
         if planned is None:
             return None
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
-        last_at_ms = sources[-1].last_at_ms if sources else await self._stored_at_ms(shard, planned.range.last)
-        if last_at_ms > began_ms - self._settings.delay_seconds * 1000:
+        header = Ledger(self.store, shard).header
+        last_at_ms = sources[-1].last_at_ms if sources else (await header(planned.range.last)).at_ms
+        # A chunk that is ahead by more was written by a clock that was wrong, so its age is unknown.
+        if abs(began_ms - last_at_ms) < self._settings.delay_seconds * 1000:
             return None
         first, last = planned.range
         folder = f"{compacted.compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
@@ -150,6 +147,9 @@ class CompactionJob:
         inputs, size_bytes = work.merged_objects() if work.sources else await self._chunks(work)
         objects, facts = await self.runner.run(lambda _: self._write(work, inputs, size_bytes))
         _check_record_counts(work, objects, facts)
+        paths = {PurePath(item.path) for item in objects}
+        for path in paths.union(*(each.parents for each in paths)):
+            await self.store.make_durable(str(path))
         facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(facts)
         await create_own(self.store, facts_path, facts_data)
@@ -165,12 +165,6 @@ class CompactionJob:
             facts_checksum=checksum(facts_data),
             objects=objects,
         )
-
-    async def _stored_at_ms(self, shard: int, number: int) -> int:
-        try:
-            return (await Ledger(self.store, shard).header(number)).at_ms
-        except ObjectMissingError as error:
-            raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
 
     async def _chunks(self, work: _CompactionWork) -> tuple[list[_Objects], int]:
         """Return the chunks of the range, each on its own, and about how many bytes they have."""
@@ -193,8 +187,6 @@ class CompactionJob:
             found = read_in_tasks(self._session, inputs, tasks, write, WRITTEN, sent).toArrow()
         is_object = pc.is_valid(found["path"])
         rows = found.filter(is_object).select(compacted.CompactedObject.__struct_fields__).to_pylist()
-        if self._folder is not None and rows:
-            _make_durable(self._folder / work.folder)
         objects = sorted((compacted.CompactedObject(**row) for row in rows), key=_place)
         facts = aggregate(found.filter(pc.invert(is_object)).select(SCHEMA.names)) if work.facts is None else work.facts
         return objects, facts
@@ -237,17 +229,6 @@ def _check_record_counts(work: _CompactionWork, objects: Sequence[compacted.Comp
                 f"chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
                 f"{expected[key]} records, but {found[key]} were written"
             )
-
-
-def _make_durable(folder: Path) -> None:
-    """Flush everything below ``folder`` to the disk."""
-    for directory, _, names in os.walk(folder, topdown=False):
-        for path in (*(Path(directory, name) for name in names), Path(directory)):
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
 
 def wall_clock_ms() -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from drain.backlog.results import Result, newest_of_ledger
+from drain.backlog.results import Result, newest_of_history
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.protocol import CountedLedger
 from drain.spark.chunks import in_groups
@@ -48,13 +48,20 @@ class PublishedRanges:
         if reason := await self._missing(manifest):
             await self._store.delete(compacted.manifest_path(shard, manifest.range))
             raise RunError(f"the manifest of chunks {manifest.range} was withdrawn: {reason}")
-        # Segments may have been removed during the run: their leader has deleted the records in other ranges, once.
-        counted = await newest_of_ledger(self._store, manifest.shard, CountedLedger(manifest.ledger_id, "this ledger"))
-        existing = existing_segments(counted)
-        for item in manifest.objects if counted.watermark >= manifest.last else ():
-            if (item.topic_id, item.segment) not in existing:
-                await self._store.delete(item.path)
+        await self.delete_removed(manifest)
         return manifest
+
+    async def delete_removed(self, manifest: compacted.Manifest) -> None:
+        """Delete what leaders removed during the run. Only a count that began after the publication shows all of it."""
+        if (existing := await self._counted_segments(manifest)) is not None:
+            for item in manifest.objects:
+                if (item.topic_id, item.segment) not in existing:
+                    await self._store.delete(item.path)
+
+    async def _counted_segments(self, manifest: compacted.Manifest) -> frozenset[tuple[int, int]] | None:
+        """Return the segments that exist; None: the range is not counted."""
+        counted = await newest_of_history(self._store, manifest.shard, CountedLedger(manifest.ledger_id, "this ledger"))
+        return existing_segments(counted) if counted.watermark >= manifest.last else None
 
     async def _missing(self, manifest: compacted.Manifest) -> str | None:
         """Return which object of a run's manifest does not exist; None if all do."""
@@ -109,8 +116,7 @@ class PublishedRanges:
 
     async def _require_intact(self, manifest: compacted.Manifest) -> None:
         """Raise LedgerError unless everything that the manifest names of existing segments, if counted, can be read."""
-        counted = await newest_of_ledger(self._store, manifest.shard, CountedLedger(manifest.ledger_id, "this ledger"))
-        alive = existing_segments(counted) if counted.watermark >= manifest.last else None
+        alive = await self._counted_segments(manifest)
         for path, expected in compacted.named_paths(manifest, alive).items():
             try:
                 compacted.check_object(await self._store.read(path), path, expected)

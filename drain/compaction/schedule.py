@@ -78,8 +78,12 @@ class CompactionScheduler:
                 else:
                     idle = False
                     await self.count(shard)
-                    for manifest in await self.compaction_job.run(shard):
+                    for manifest in (written := await self.compaction_job.run(shard)):
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
+                    if written:
+                        await self.count(shard)
+                    for manifest in written:
+                        await self.compaction_job.published.delete_removed(manifest)
                 if every_shard:
                     await self.compaction_job.published.sweep(shard)
             except HeadgateError as error:

@@ -180,17 +180,17 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         await stack.enter_async_context(DrainListener(arguments.socket, server.serve))
         print(f"ready {arguments.socket}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
-        ends: set[asyncio.Future[Any]] = {stopped, server.must_restart, coalescer.worker}
         compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
+        ends: set[asyncio.Future[Any]] = {stopped, server.must_restart, coalescer.worker}
+        ends |= {compacting} if arguments.chunks else set()
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        await cancel_and_wait(compacting)
+        await cancel_and_wait(compacting)  # Only a bug ends it, or a JVM that is gone, which is printed.
         stopped.cancel()
         if coalescer.worker.done():
             coalescer.worker.result()  # Only a bug ends it: exit with its traceback.
         if server.must_restart.done():
             print(f"headgate: {server.must_restart.result()}", file=sys.stderr)  # noqa: T201
-            return 1
-    return 0
+    return 0 if stopping.is_set() else 1
 
 
 async def _run_compaction(

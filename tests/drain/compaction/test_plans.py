@@ -91,20 +91,6 @@ async def test_ranges_are_merged_after_the_data_of_a_pruned_segment_was_deleted(
     assert (1, {1}) == (widest.level, {item.segment for item in widest.objects})
 
 
-async def test_only_counted_chunks_that_are_old_enough_are_compacted(spark, tmp_path):
-    ledger = WrittenLedger(tmp_path)
-    topic = ledger.topic()
-    for _ in range(8):
-        ledger.store(topic, 0, 1)
-        ledger.commit()
-    fixture = CompactionFixture(spark, ledger, delay_seconds=10)
-    assert await fixture.compaction_job.run(0) == [], "nothing is counted"
-    fixture.now_ms = 4 * 1000 + 9_999
-    assert await fixture.run() == [], "chunk 4 is too young"
-    fixture.now_ms += 1
-    assert [ChunkRange(1, 4)] == [manifest.range for manifest in await fixture.run()]
-
-
 def flipped(data):
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]

@@ -29,11 +29,6 @@ def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: i
     assert len(covering) <= levels * (FANOUT - 1)
 
 
-@pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, PlannedCompaction(ChunkRange(1, 4), 0, ()))])
-def test_a_range_never_exceeds_the_watermark(watermark: int, expected: PlannedCompaction | None) -> None:
-    assert expected == next_compaction([], watermark=watermark, chunks=4)
-
-
 def test_a_changed_number_of_chunks_continues_after_the_last_range() -> None:
     covering = all_compacted(60, 4)
 

@@ -1,5 +1,8 @@
 """Which run may publish its range, and what is deleted, whatever process is suspended for how long."""
 
+import os
+from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -7,9 +10,10 @@ from msgspec.structs import replace
 
 from controller.backup.check import check_shard
 from controller.chunk_writer.builder import ChunkBuilder
-from drain.backlog.results import Result
-from drain.compaction.job import CompactionJob, CompactionSettings
-from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
+from drain.backlog.aggregates import SCHEMA
+from drain.backlog.results import ForeignResultError, Result, publish_result
+from drain.compaction.job import CompactionJob, CompactionSettings, _CompactionWork
+from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, PlannedCompaction, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError
@@ -50,6 +54,12 @@ class Processes:
     async def ranges(self) -> list[ChunkRange]:
         return await manifest_ranges(self.store, 0)
 
+    def job(self) -> CompactionJob:
+        """Return what runs, up to the moment at which Spark is needed: that raises RunError."""
+        job = CompactionJob("file:///none", Mock(), CompactionSettings(chunks=4), now_ms=lambda: self.now_ms)
+        job.store, job._written = self.store, AsyncMock(side_effect=RunError("it is written"))
+        return job
+
     async def assert_intact(self) -> None:
         assert [] == (await check_shard(self.store, 0, 1, lambda _done, _total: None)).problems
 
@@ -79,10 +89,41 @@ async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_noth
 async def test_a_range_is_due_once_enough_chunks_follow_the_last_one(chunks: int, due: bool) -> None:
     world = Processes(chunks)
     await world.compact(1, 4)
-    job = CompactionJob("file:///none", Mock(), CompactionSettings(chunks=4), now_ms=lambda: world.now_ms)
-    job.store = world.store
 
-    assert due == await job.is_due(0)
+    assert due == await world.job().is_due(0)
+
+
+@pytest.mark.parametrize(("age_seconds", "due"), [(300, True), (299, False), (-299, False), (-300, True)])
+async def test_a_chunk_is_compacted_that_is_old_or_was_stored_by_a_clock_that_was_ahead(age_seconds: int, due: bool):
+    """Ledger time waits until the clocks have caught up with it, maybe for years."""
+    world = Processes(4)
+    await publish_result(world.store, Result(0, 4, (), at_ms=4))
+    world.now_ms = 4 + 1000 * age_seconds
+    with pytest.raises(RunError, match="it is written") if due else nullcontext():
+        assert await world.job().compact_next(0) is None
+
+
+@pytest.mark.parametrize("watermark", [4, 13], ids=["another chunk", "no chunk"])
+async def test_nothing_is_compacted_by_the_count_of_a_history_that_is_gone(watermark: int) -> None:
+    """It does not know what exists in the ledger that was put back, whose records would be left out."""
+    world = Processes(12)
+    await publish_result(world.store, Result(0, watermark, (), at_ms=13))
+    with pytest.raises(ForeignResultError, match="its last chunk is missing, or is another one now"):
+        await world.job().compact_next(0)
+
+
+@pytest.mark.real_time
+async def test_objects_that_spark_wrote_and_the_folders_that_lead_to_them_are_flushed(tmp_path: Path, monkeypatch):
+    path = "compacted/shard=0000/run/topic_id=1/segment=0/x.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).touch()
+    job, synced = CompactionJob(tmp_path.as_uri(), Mock(), CompactionSettings(), now_ms=lambda: 0), set()
+    job.runner.run = AsyncMock(return_value=([compacted_object(1, 0, path)], SCHEMA.empty_table()))
+    planned = PlannedCompaction(ChunkRange(1, 4), 0, ())
+    work = _CompactionWork("", 0, planned, "compacted/shard=0000/run", (), None, frozenset())
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(f"/proc/self/fd/{handle}").readlink()))
+    await job._written(work, 0)
+    assert {tmp_path / path, *(tmp_path / path).parents[:6]} <= synced
 
 
 @pytest.mark.parametrize(
@@ -223,7 +264,7 @@ async def test_a_run_deletes_what_was_pruned_meanwhile(
 ) -> None:
     """The leader has deleted it from the ranges that were published before. An older count does not know new segments."""
     counted = AsyncMock(return_value=Result(0, watermark, ()))
-    monkeypatch.setattr("drain.compaction.published_ranges.newest_of_ledger", counted)
+    monkeypatch.setattr("drain.compaction.published_ranges.newest_of_history", counted)
     world = Processes()
     manifest, began_ms = await world.upload(1, 4, "a")
     item = compacted_object(7, 0, f"{run_folder(manifest)}/x.parquet")

@@ -8,6 +8,8 @@ from drain.backlog.results import Result
 from drain.compaction.schedule import CompactionScheduler
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import ConfigError
+from headgate.ledger.compacted import Manifest
+from tests.support.samples.manifests import manifest
 
 
 class FakeJob:
@@ -18,6 +20,7 @@ class FakeJob:
         self.asked: list[int] = []
         self.results: dict[int, Result] = {}
         self.calls: list[str] = []
+        self.written: list[Manifest] = []
         self.failing: Exception | None = None
 
     async def is_due(self, shard: int) -> bool:
@@ -27,15 +30,18 @@ class FakeJob:
     async def count(self, shard: int) -> None:
         self.calls.append(f"count {shard}")
 
-    async def run(self, shard: int) -> list[object]:
+    async def run(self, shard: int) -> list[Manifest]:
         self.calls.append(f"run {shard}")
         if self.failing is not None:
             raise self.failing
-        return []
+        return self.written
 
     @property
     def published(self) -> Self:
         return self
+
+    async def delete_removed(self, manifest: Manifest) -> None:
+        self.calls.append(f"delete what was removed from {manifest.range}")
 
     async def sweep(self, shard: int) -> int:
         self.calls.append(f"sweep {shard}")
@@ -57,11 +63,14 @@ class FakeJob:
         )
 
 
-async def test_a_due_shard_is_counted_and_then_compacted() -> None:
+async def test_a_due_shard_is_counted_and_then_compacted_and_counted_for_what_was_removed_meanwhile() -> None:
     job = FakeJob(2)
     assert not await job.schedule(1, 2).check()
-
     assert job.calls == ["sweep 1", "count 2", "run 2", "sweep 2"]
+
+    job.calls, job.written = [], [manifest(1, 4)]
+    assert not await job.schedule(2).check()
+    assert job.calls == ["count 2", "run 2", "count 2", "delete what was removed from 1 to 4", "sweep 2"]
 
 
 async def test_a_failing_shard_does_not_stop_the_others_and_a_missing_ledger_is_no_failure(capsys) -> None:

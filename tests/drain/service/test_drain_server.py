@@ -2,13 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
 
 from drain import protocol
 from drain.checker.checker import SparkDrainChecker
-from drain.service.service import DrainListener, DrainServer
+from drain.compaction.schedule import CompactionScheduler
+from drain.service.service import DrainListener, DrainServer, parsed, serve
 from headgate.log.lossy_output import lose_lines, take_lost_lines
 from tests.drain.test_protocol import ROW
 
@@ -53,6 +55,17 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
         drained = await checker.drained(protocol.DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
 
     assert (drained.drained, states) == ({4: 6}, ["ready"])
+
+
+async def test_the_process_ends_with_compaction_by_a_bug_or_without_a_jvm(tmp_path: Path, monkeypatch) -> None:
+    """Nothing would be compacted or trimmed any more, and no log would say so."""
+    options = ["--master", "spark://none:7077", "--compaction-chunks", "1"]
+    arguments = parsed(["--ledger", tmp_path.as_uri(), "--listen", str(tmp_path / "s"), *options])
+    arguments.socket, arguments.tables = tmp_path / "s", {}
+    monkeypatch.setattr(CompactionScheduler, "run", AsyncMock(side_effect=[ValueError("a bug"), None]))
+    with pytest.raises(ValueError, match="a bug"):
+        await serve(arguments, Mock(), asyncio.Event())
+    assert await serve(arguments, Mock(), asyncio.Event()) == 1
 
 
 async def test_bytes_that_are_no_text_are_refused_and_the_connection_stays(tmp_path: Path) -> None:
