@@ -119,13 +119,6 @@ async def test_exactly_one_of_many_concurrent_creations_succeeds(store: Store) -
     assert await store.read("a/1") == b"%d" % winners[0]
 
 
-async def test_reading_a_missing_object_raises_object_missing(store: Store) -> None:
-    await store.create("a/1", b"")
-
-    with pytest.raises(ObjectMissingError, match="a/2"):
-        await store.read("a/2")
-
-
 async def test_names_are_those_of_the_objects_of_one_folder_after_a_given_name_sorted(store: Store) -> None:
     for path in ("a/03", "a/01", "a/02", "a/README.txt", "a/old/2", "a/old.parquet/3", "ab/01", "b/04"):
         await store.create(path, b"")

@@ -2,13 +2,15 @@
 
 import asyncio
 from dataclasses import replace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from controller.leader.leader import ShardLeader
-from controller.leader.outbox import MAX_DELAYED_REPLIES, DelayedReplies, Outbox
+from controller.leader.outbox import MAX_DELAYED_REPLIES, ChunkAnnouncer, DelayedReplies, Outbox
+from controller.settings.sections import IngestSettings
 from headgate.client.connection import Client
 from headgate.protocol import codec
 from headgate.protocol.codec import PART_BYTES, LeaderAnnouncement, leader_topic
@@ -19,6 +21,8 @@ from headgate.transport.port import Transport
 from headgate.views.topics import TopicInfo
 from metrics import events
 from shard.state.producers import WINDOW
+from shard.state.shard_state import ShardState
+from shard.subscriptions.registration import MISSED_HEARTBEATS
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.one_shard_programs import serving
@@ -245,3 +249,14 @@ async def test_the_replies_that_wait_are_limited_per_user() -> None:
     assert replies.delayed.full("shop")
     assert not replies.delayed.full("billing")
     replies.delayed.close()
+
+
+async def test_a_client_that_follows_on_does_not_keep_those_that_have_left() -> None:
+    context = Mock(cluster=CLUSTER, new_producer_id=lambda: 1, ingest=IngestSettings(announce_bytes=15))
+    context.subscriptions.heartbeat_interval_seconds = 1
+    chunks = ChunkAnnouncer(ShardState(0), context)
+    for client, seconds in (("a", 0), ("b", 2), ("a", MISSED_HEARTBEATS - 1)):
+        chunks.follow(client)
+        await asyncio.sleep(seconds)
+    chunks.announce(7, bytes(10))
+    context.transport.publish.assert_called_once()

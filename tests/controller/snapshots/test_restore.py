@@ -8,10 +8,10 @@ import pytest
 
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
-from controller.snapshots.restore import catch_up, load_newest_snapshot
+from controller.snapshots.restore import OtherHistoryError, apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.objects import chunk_folder, snapshot_path
+from headgate.ledger.objects import chunk_folder, chunk_path, snapshot_path
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
 from tests.support.fakes.memory_ledger import LedgerInMemory
@@ -32,7 +32,7 @@ async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> 
 
 
 @pytest.mark.parametrize("earlier", [True, False], ids=["an earlier one", "the whole ledger"])
-@pytest.mark.parametrize("broken", ["empty", "foreign", "truncated", "endless"])
+@pytest.mark.parametrize("broken", ["empty", "foreign", "truncated", "endless", "deleted"])
 async def test_a_damaged_snapshot_is_reported_and_what_is_before_it_is_read(broken: str, earlier: bool) -> None:
     ledger = LedgerInMemory(4)
     if earlier:
@@ -42,6 +42,8 @@ async def test_a_damaged_snapshot_is_reported_and_what_is_before_it_is_read(brok
     whole, store = ledger.store.objects[path], ledger.store
     store.objects[path] = {"empty": b"", "foreign": b"half", "truncated": whole[:-20]}.get(broken, whole)
     store.endless |= {path} if broken == "endless" else set()
+    if broken == "deleted":  # After it was listed: newer ones were written.
+        ledger.ledger.exists = AsyncMock(side_effect=lambda _: store.objects.pop(path, b"") or True)  # type: ignore[method-assign]
     state, read = await ledger.restored()
 
     assert everything(ledger.state) == everything(state)
@@ -137,6 +139,15 @@ async def test_a_state_is_discarded_if_the_ledger_was_put_back_under_it(length: 
     state, _ = await catch_up(present.ledger, followed, present.on_unusable, urgent=urgent)
 
     assert everything(present.state) == everything(state)
+
+
+async def test_a_chunk_of_another_history_is_not_folded() -> None:
+    ledger, other = LedgerInMemory(3), LedgerInMemory(2)
+    for entries in ((e.TermStarted(leader_epoch=2, instance="b", term_id=77),), ()):
+        other.grow(*entries)
+    ledger.store.objects[chunk_path(0, 4)] = other.store.objects[chunk_path(0, 4)]
+    with pytest.raises(OtherHistoryError, match="chunk 4 does not continue the state after chunk 3"):
+        await apply_new_chunks(ledger.ledger, ledger.state)
 
 
 async def test_a_snapshot_of_another_history_than_the_chunks_is_an_error() -> None:

@@ -6,7 +6,6 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError
-from headgate.errors import LedgerError
 from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.objects import ChunkRange, chunk_path, ranges_to_read
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
@@ -117,8 +116,7 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     assert await manifest_ranges(fixture.store, 0) == []
 
 
-@pytest.mark.parametrize("kind", ["compacted object", "facts"])
-async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_path, kind):
+async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic()
     fixture = CompactionFixture(spark, ledger, chunks=1)
@@ -128,9 +126,9 @@ async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_pat
         if number < FANOUT:
             await fixture.run()
     manifest = await read_manifest(fixture.store, 0, ChunkRange(2, 2))
-    path = manifest.facts if kind == "facts" else manifest.objects[0].path
+    path = manifest.objects[0].path
     (tmp_path / path).write_bytes(flipped((tmp_path / path).read_bytes()))
 
-    with pytest.raises(LedgerError if kind == "facts" else RunError, match=f"{path} is damaged"):
+    with pytest.raises(RunError, match=f"{path} is damaged"):
         await fixture.run()
     assert [ChunkRange(n, n) for n in range(1, FANOUT + 1)] == await manifest_ranges(fixture.store, 0)
