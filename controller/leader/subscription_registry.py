@@ -243,11 +243,9 @@ class SubscriptionRegistry:
         topic = find_topic(request.topic, self.state)
         known = topic.subscriptions.get(request.subscription)
         former = self.state.deleted_members.of(topic.name, request.subscription)
-        refusal = judge_deleted_subscription(known, former, request, client_id)
-        if refusal is not None:
+        if (refusal := judge_deleted_subscription(known, former, request, client_id)) is not None:
             return refusal
-        reason = registration_error(topic, request, creates=known is None)
-        if reason is not None:
+        if (reason := registration_error(topic, request, creates=known is None)) is not None:
             return invalid(reason)
         member = None if known is None else known.consumers.get(request.consumer)
         runs = member is not None and member.incarnation == request.incarnation

@@ -27,7 +27,7 @@ from headgate.protocol.requests import PruneTopic
 from headgate.views.topics import PruneResult, UnprunedSegment
 from metrics import events
 from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, find_topic, handler
-from shard.requests.topic_commands import MAX_SEGMENTS, roll_entry
+from shard.requests.topic_commands import MAX_SEGMENTS, no_change, roll_entry
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.steps import Steps, TakeSteps
@@ -89,9 +89,10 @@ class Pruner:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
         if request.token in self.state.commands:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
-        if request.dry_run or not pruning.segments:
+        if request.dry_run:
             return Decision((), _answer(pruning, pruning.segments))
-        return Decision((self._entry(topic, pruning.segments, request.token),), _answer(pruning, pruning.segments))
+        entry = self._entry(topic, pruning.segments, request.token) if pruning.segments else None
+        return Decision((entry or no_change(topic, request.token),), _answer(pruning, pruning.segments))
 
     def _prune(self) -> Steps[None]:
         """Prune every topic. Each is decided for itself."""

@@ -288,7 +288,7 @@ NO_POLICY = TopicPolicy()
 
 
 class TopicPolicySet(TopicCommandEntry, frozen=True, tag="topic_policy_set"):
-    """The topic's policy was replaced as a whole."""
+    """The topic's policy was replaced as a whole; by the same one, if a command changed nothing else."""
 
     policy: TopicPolicy
 

@@ -16,6 +16,7 @@ from headgate.protocol.request_fields import Start
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from shard.reporting.description import describe
 from shard.requests import handlers
+from shard.requests.topic_commands import no_change
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic, TopicSnapshot
@@ -56,10 +57,11 @@ def create_subscription(
     topic = handlers.find_topic(request.topic, state)
     existing = topic.subscriptions.get(request.subscription)
     if existing is not None:
-        is_wanted = request.if_absent and existing.type == request.subscription_type
-        if is_wanted or request.token in state.commands:
-            return handlers.Decision((), _described(topic.topic_id, existing.subscription_id))
-        return _exists(existing, request)
+        is_repeated = request.token in state.commands
+        if not is_repeated and not (request.if_absent and existing.type == request.subscription_type):
+            return _exists(existing, request)
+        entries = () if is_repeated else (no_change(topic, request.token),)
+        return handlers.Decision(entries, _described(topic.topic_id, existing.subscription_id))
     if request.token in state.commands:
         return invalid(f"subscription {request.subscription!r} was created and has been deleted since")
     reason = start_error(topic, "latest" if request.positions else request.start) or subscriptions_error(

@@ -15,7 +15,7 @@ from headgate.model.layout import Layout, ShardMap
 from headgate.model.text import listed
 from headgate.protocol import requests
 from headgate.protocol.codec import cut_page, follows
-from headgate.protocol.replies import AnyReplyBody, TopicList, TopicPlace, TopicReply
+from headgate.protocol.replies import TopicList, TopicPlace, TopicReply
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from shard.requests.handlers import Answer, Decision, command, done, find_topic, user_command
 from shard.state.shard_state import ShardState
@@ -78,6 +78,11 @@ def split_entry(
         token=token,
         reason=reason,
     )
+
+
+def no_change(topic: Topic, token: str) -> e.TopicPolicySet:
+    """Return the entry of a command that changed nothing. By its token, a late copy changes nothing, too."""
+    return e.TopicPolicySet(topic_id=topic.topic_id, policy=topic.policy, token=token)
 
 
 def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:
@@ -151,16 +156,13 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}: {remedy}")
 
 
-def list_topics(request: requests.ListTopics, _: ShardState) -> Decision:
-    def answer(state: ShardState) -> AnyReplyBody:
-        topics, following = cut_page(
-            ((name,), describe(topic, state.shard))
-            for name, topic in sorted(state.topics.items())
-            if follows(request.after, name)
-        )
-        return TopicList(topics=topics, next=following)
-
-    return Decision((), answer)
+def list_topics(request: requests.ListTopics, state: ShardState) -> Decision:
+    topics, following = cut_page(
+        ((name,), describe(topic, state.shard))
+        for name, topic in sorted(state.topics.items())
+        if follows(request.after, name)
+    )
+    return Decision((), lambda _: TopicList(topics=topics, next=following))
 
 
 def describe(topic: Topic, shard: int) -> TopicInfo:
@@ -206,14 +208,11 @@ def _describe(name: str) -> Answer:
     return lambda state: TopicReply(topic=describe(state.topics[name], state.shard))
 
 
-def find_place(request: requests.FindTopic, _: ShardState) -> Decision:
+def find_place(request: requests.FindTopic, state: ShardState) -> Decision:
     """Say whether this shard has a topic. The answer leaves once everything is durable that it rests on."""
-
-    def answer(state: ShardState) -> AnyReplyBody:
-        topic = state.topics.get(request.topic)
-        return TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
-
-    return Decision((), answer)
+    topic = state.topics.get(request.topic)
+    place = TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
+    return Decision((), lambda _: place)
 
 
 def refuse_creation(topic: str, asked: Sequence[int], state: ShardState) -> Refusal | None:

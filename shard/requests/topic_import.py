@@ -34,7 +34,7 @@ from headgate.protocol.requests import ImportTopic, SegmentImport
 from headgate.views.topics import TopicImportResult
 from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, user_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text, step_cost
-from shard.requests.topic_commands import MAX_SEGMENTS, describe, refuse_creation, repeated
+from shard.requests.topic_commands import MAX_SEGMENTS, describe, no_change, refuse_creation, repeated
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps
@@ -80,8 +80,6 @@ def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[St
     if topic is None and (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
         return refusal
     entry = _entry(request, topic, plan, state.ids.next_id, user)
-    if entry is None:
-        return Decision((), _answer(request.topic, plan))
     if request.dry_run:
         return Decision((), _answer(request.topic, plan, _dry_run_topic(entry, topic, state.at_ms)))
     return Decision((entry,), _answer(request.topic, plan))
@@ -284,9 +282,7 @@ def _source_of(request: ImportTopic, topic: Topic | None) -> ExternalTopic:
     return external
 
 
-def _entry(
-    request: ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int, user: str
-) -> e.TopicImported | e.LayoutExtended | None:
+def _entry(request: ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int, user: str) -> e.TopicCommandEntry:
     if topic is None:
         return e.TopicImported(
             topic_id=next_id,
@@ -299,19 +295,21 @@ def _entry(
             user=user,
         )
     if not plan.created and not plan.sealed:
-        return None
+        return no_change(topic, request.token)
     return e.LayoutExtended(
         topic_id=topic.topic_id, token=request.token, created=plan.created, sealed=dict(sorted(plan.sealed.items()))
     )
 
 
-def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms: int) -> Topic:
+def _dry_run_topic(entry: e.TopicCommandEntry, topic: Topic | None, at_ms: int) -> Topic:
     """Return the topic as the import would leave it, without changing ``topic``."""
     if isinstance(entry, e.TopicImported):
         trial = ShardState(0)
         trial.apply_all([entry], chunk=1, at_ms=at_ms)
         return trial.topics[entry.topic]
     assert topic is not None, "an update of no topic"
+    if not isinstance(entry, e.LayoutExtended):
+        return topic
     assert topic.external is not None, "an update of a topic that is not external"
     created = imported_segments(entry.created, topic.external.hash_bits, at_ms)
     layout = topic.layout.extended(created, entry.sealed, at_ms)

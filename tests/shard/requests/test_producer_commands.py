@@ -23,7 +23,6 @@ from headgate.protocol.requests import (
 )
 from headgate.views.topics import ProducerInfo, TopicPosition
 from shard.access.rules import OPEN
-from shard.requests import producer_commands
 from shard.requests.handlers import AfterBarrier, Decision
 from shard.requests.producer_commands import (
     delete_producer,
@@ -455,8 +454,3 @@ def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
     assert names == [each.producer for page in pages for each in page.producers]
     assert 3 == len(pages)
     assert all(len(codec.encode(page)) <= 1.01 * PAGE_BYTES for page in pages)
-
-
-def test_every_producer_command_has_a_handler() -> None:
-    kinds = {DescribePosition, ListProducers, DescribeProducer, DeleteProducer}
-    assert kinds == {kind for kind, _ in producer_commands.COMMANDS}

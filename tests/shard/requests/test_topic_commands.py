@@ -83,14 +83,6 @@ def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> 
     assert changes_nothing(commands.split_segment(request, topic.state))
 
 
-def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
-    request = MergeSegments(topic="orders", segments=(0, 1), token="m1")
-    topic.do(commands.merge_segments(request, topic.state))
-
-    assert changes_nothing(commands.merge_segments(request, topic.state))
-    assert [2] == [segment.segment_id for segment in topic.state.topics["orders"].layout.active()]
-
-
 def test_a_topic_grows_up_to_a_limit_of_segments(topic: CommandShard) -> None:
     """Sealed segments count: a split adds two, a merge one."""
     orders = topic.state.topics["orders"]
@@ -170,15 +162,6 @@ def test_setting_a_policy_changes_only_the_given_fields(topic: CommandShard) -> 
 
     assert reply.topic.policy == e.TopicPolicy(auto_split=True, max_age_ms=1000)
     assert topic.state.topics["orders"].policy == reply.topic.policy
-
-
-def test_a_repeated_change_of_policy_is_not_executed_twice(topic: CommandShard) -> None:
-    topic.do(_set(topic, "p1", auto_split=True))
-    topic.do(_set(topic, "p2", auto_split=False))
-
-    repeated = _set(topic, "p1", auto_split=True)
-    assert repeated.entries == ()
-    assert topic.do(repeated).topic.policy.auto_split is False
 
 
 @pytest.mark.parametrize(
