@@ -15,8 +15,8 @@ Pure. Importing a listing twice changes nothing. An update only adds and seals s
 
 Sources forget segments: Kinesis lists a closed shard until its records expire. An unlisted known
 parent therefore stays. A segment pruned here was sealed, and is not added again. Only a complete listing can
-declare unlisted parents expired (``missing_parents``). In their place come the known active segments that it does not
-list either and that had the same hashes: the last ancestors that consumers read. KCL treats every parent that it
+declare unlisted parents expired (``missing_parents``). In their place come the segments that were active before it and
+had the same hashes: the last ancestors that consumers read. KCL treats every parent that it
 cannot find as finished, so children can overtake an ancestor.
 """
 
@@ -199,7 +199,7 @@ class _Planner:
         if hashes != before:
             raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
         had = {_label(self._segments[parent]) for parent in segment.parents}
-        if others := [parent for parent in item.parents if parent in self._known and parent not in had]:
+        if others := [parent for parent in item.parents if parent in self._names and parent not in had]:
             raise LayoutError(f"segment {label!r} has a parent that it did not have before: {listed(sorted(others))}")
         end = end_of(item, self._external.positions)
         if segment.state is SegmentState.SEALED:
@@ -219,8 +219,8 @@ class _Planner:
             missing = [
                 parent for parent in item.parents if parent not in self._names and parent not in self._external.pruned
             ]
-        if missing and self._topic is not None and self._request.complete:
-            found = list(dict.fromkeys([*found, *self._forgotten(item)]))
+        if missing and self._topic is not None:
+            found = list(dict.fromkeys([*found, *self._forgotten(item)])) if self._request.complete else []
         if missing and ((self._topic is not None and not found) or self._request.missing_parents == "rejected"):
             hint = (
                 ""
@@ -234,13 +234,12 @@ class _Planner:
         return found
 
     def _forgotten(self, item: SegmentImport) -> list[str]:
-        """Return the known active segments that are not listed and had hashes of a new segment."""
+        """Return the known segments that were active until now and had hashes of a new segment."""
         hashes = parse_hashes(item.hashes)
         return [
             label
             for label, segment in sorted(self._known.items())
-            if label not in self._listed
-            and segment.state is SegmentState.ACTIVE
+            if segment.state is SegmentState.ACTIVE
             and (had := parse_hashes(self._external.hashes.get(segment.segment_id))) is not None
             and hashes is not None
             and hashes[0] <= had[1]

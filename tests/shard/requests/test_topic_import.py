@@ -208,6 +208,15 @@ def test_children_of_a_parent_that_was_never_listed_wait_for_the_last_known_ance
     assert () == split.imported(*listing, missing_parents="expired").created
 
 
+def test_a_child_of_a_parent_that_was_never_listed_waits_for_all_that_had_its_hashes(split: Shard) -> None:
+    """Between two listings b was split into x and y, and y was merged with c. A partial listing may lack y."""
+    listing = B_SEALED, C_SEALED, seg("x", 0, 3, "b"), seg("v", 4, 15, "cy")
+
+    assert "'y', which is not listed" in split.rejected(*listing, missing_parents="expired", complete=False)
+    split.imported(*listing, missing_parents="expired")
+    assert {1, 2} == set(split.state.topics["orders"].layout.segments[ids(split)["v"]].parents)
+
+
 def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
     split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
 
@@ -248,12 +257,17 @@ def test_offsets_come_from_the_listing(shard: Shard) -> None:
 CONTRADICTIONS = {
     "another range": ([A, seg("b", 0, 6, "a"), seg("c", 7, 15, "a")], {}, "'b' has hashes 0 to 6; it had 0 to 7"),
     "another parent": ([A, B, seg("c", 8, 15, "b")], {}, "'c' has a parent that it did not have before: b"),
+    "a new parent": (
+        [A, B, seg("x", 8, 15, "a", sealed=True), seg("c", 8, 15, "x")],
+        {},
+        "'c' has a parent that it did not have before: x",
+    ),
     "active again": ([seg("a"), B, C], {}, "'a' is active; it was sealed at 1"),
     "vanished while active": ([A, B], {}, "'c' is active, has no children and is not listed"),
     "a new root": ([A, B, C_SEALED, seg("x", 8, 15)], {}, "'x' is new and has no parents"),
     "an unknown parent": (
         [A, B, C_SEALED, seg("x", 8, 15, "y")],
-        {"missing_parents": "expired"},
+        {"missing_parents": "expired", "complete": False},
         "'x' has the parent 'y', which is not listed; if the source removed it before it was imported",
     ),
     "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' is active, but has the child 'x'"),
