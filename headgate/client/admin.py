@@ -239,7 +239,7 @@ class Admin:
     def _bound(self, request: RequestT) -> RequestT:
         seen, given = self._seen, dict[str, Any]()
         if seen is not None and seen.topic == request.topic and isinstance(request, _BOUND):
-            given["topic_id"] = seen.topic_id
+            given["topic_id"] = seen.topic_id if request.topic_id is None else request.topic_id
             if isinstance(request, request_fields.SubscriptionCommand) and seen.subscription == request.subscription:
                 given["subscription_id"] = seen.subscription_id
                 if isinstance(request, requests.SeekSubscription) and request.positions:
@@ -611,9 +611,10 @@ class Admin:
         kind: type[ReplyT],
     ) -> ReplyT:
         """Send ``request`` with the positions of a time. They are looked up again if a segment was pruned meanwhile."""
+        request = self._bound(request)
         for last in (False, False, True):
             topic_id, found = await self._positions_at(request.topic, timestamp_ms, method)
-            given = {"positions": sorted(found.items()), "topic_id": topic_id}
+            given = {"positions": sorted(found.items()), "topic_id": request.topic_id or topic_id}
             try:
                 return await self._ask(replace(request, **given), kind)
             except RequestRejectedError as error:

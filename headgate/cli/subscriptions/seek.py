@@ -191,8 +191,10 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order) -> N
 
 async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, SubscriptionInfo]:
     """Raise HeadgateError for a subscription that cannot be moved to positions."""
+    before = await admin.describe_topic(topic)
     subscription = await admin.describe_subscription(topic, name)
     described = await admin.describe_topic(topic)
+    require_topic(described, topic, before.topic_id)  # Positions of a deleted one would skip records in it.
     require_positions(described, subscription)
     return described, subscription
 

@@ -86,8 +86,11 @@ async def test_a_time_in_a_topic_that_is_created_again_meanwhile_moves_no_subscr
         assert [0] == [
             each.acknowledged_offset for each in (await admin.describe_subscription("orders", "audit")).segments
         ]
-        with pytest.raises(RequestRejectedError, match="and the request is for id 1"):
-            await admin.create_subscription("orders", "export", topic_id=1)
+        monkeypatch.undo()
+        present = admin.bound_to(await admin.seen("orders", "audit"))
+        for change, name in ((admin.seek, "audit"), (admin.create_subscription, "other"), (present.seek, "audit")):
+            with pytest.raises(RequestRejectedError, match="and the request is for id 1"):
+                await change("orders", name, timestamp_ms=now_ms(), topic_id=1)
 
 
 async def test_a_late_copy_of_a_deletion_deletes_no_topic_that_was_created_since_however_many_commands_followed():

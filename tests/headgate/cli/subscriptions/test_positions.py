@@ -18,7 +18,7 @@ from headgate.cli.subscriptions.seek import (
 )
 from headgate.protocol.requests import SeekSubscription
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
+from tests.support.fakes.cli_client import FakeAdmin, FakeCluster, InProcessContext, segment, subscription, topic
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,18 @@ def test_unread_records_that_were_pruned_are_missed(
 
     refusal = "segment 0 of topic 'orders' was read up to offset 5, and pruned since"
     assert (moves, not moves) == (bool(cluster.calls), refusal in result.stderr)
+
+
+def test_positions_are_not_exported_as_those_of_a_topic_that_is_created_again_meanwhile(
+    invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def described(*_: object) -> SubscriptionInfo:
+        cluster.topics["orders"] = replace(cluster.topics["orders"], topic_id=2)
+        return cluster.subscriptions[0]
+
+    monkeypatch.setattr(FakeAdmin, "describe_subscription", described)
+    exported = invoke("subscription", "export", "orders", "billing")
+    assert ("", True) == (exported.stdout, "was deleted and created again" in exported.stderr)
 
 
 BILLING = subscription("orders", "billing")
