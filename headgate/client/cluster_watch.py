@@ -330,7 +330,7 @@ class TopicPlaces:
     2. What is remembered is a hint. A leader whose shard does not have the topic refuses a request for it, and then the
        place is forgotten and looked for again: the topic may have been deleted, and created elsewhere.
     3. Before a topic is created, every other place has to say that it does not have it, by the list that the creation
-       names: `shard.requests.topic_shard` says why that remains so. A leader that knows a shorter list is asked again.
+       names; why that remains so: `shard.requests.topic_commands`. A leader that knows a shorter list is asked again.
     """
 
     watch: ClusterWatch

@@ -3,8 +3,8 @@
 The state includes what is in flight, so exactly-once storage costs no waiting. The first match wins,
 in this order, which is that of the table in docs/protocol.md:
 
-1.  malformed → ``invalid``
-2.  for another term, or for none → ``not_leader``
+1.  malformed, or a batch without a ``leader_epoch`` → ``invalid``
+2.  for another term → ``not_leader``
 3.  the term has reached the ``max_term_age_ms`` of the request → ``expired``
 4.  the producer is unknown, or another user's → ``forgotten``, after a barrier
 5.  producer epoch below the stored one → ``fenced``, after a barrier

@@ -379,8 +379,8 @@ FORBIDDEN = "forbidden"
 ALL_BUT_FORBIDDEN = AccessRules({ANONYMOUS: (Right(Role.ADMINISTRATOR, ("t", "deleted", "nowhere", "elsewhere")),)})
 NOWHERE = {"topic": "nowhere", "records": TOO_LARGE}
 SITUATIONS = {
-    "malformed": lambda: _judge(epoch=EPOCH - 1, topic="nowhere", records=[]),
-    "for another term, or for none": lambda: _judge(epoch=EPOCH - 1, limit_ms=1000, producer_id=99, **NOWHERE),
+    "malformed, or a batch without a `leader_epoch`": lambda: _judge(epoch=EPOCH - 1, topic="nowhere", records=[]),
+    "for another term": lambda: _judge(epoch=EPOCH - 1, limit_ms=1000, producer_id=99, **NOWHERE),
     "the term has reached the `max_term_age_ms` of the request": lambda: _judge(
         limit_ms=1000, producer_id=99, **NOWHERE
     ),
