@@ -256,15 +256,13 @@ def _requested_target(request: requests.SeekSubscription) -> SeekTarget | Refusa
 
 
 def _seek_answer(
-    subscription_id: int, request: requests.SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
+    subscription_id: int, request: requests.SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] = ()
 ) -> handlers.Answer:
     def answer(state: ShardState) -> AnyReplyBody:
         subscription = state.subscriptions[subscription_id]
         tails = state.topics_by_id[subscription.topic_id].tails
-        moves = dry_moves or ()
         last = subscription.progress.last_seek
-        if dry_moves is None and last is not None and last.token == request.token:
-            moves = last.moves
+        moves = last.moves if last is not None and last.token == request.token else dry_moves
         result = SeekResult(
             seek_generation=subscription.seek_generation,
             moves=tuple(

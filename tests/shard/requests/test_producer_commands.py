@@ -154,12 +154,6 @@ def test_a_producer_that_requests_the_next_epoch_of_another_than_the_current_one
     assert "fenced" == shard.rejected("c", producer_id=1, producer_epoch=epoch)
 
 
-def test_opening_a_name_again_fences_the_previous_incarnation(shard: Shard) -> None:
-    assert (1, 0) == shard.open("a", name="loader")
-    assert (1, 1) == shard.open("b", name="loader")
-    assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
-
-
 def test_the_secret_of_a_shared_name_opens_it_for_another_user_and_nothing_else_does(shard: Shard) -> None:
     name = shared_name("letters", "s3cret")
     shard.open("a", name=name, secret="s3cret")
@@ -174,15 +168,6 @@ def test_the_secret_of_a_shared_name_opens_it_for_another_user_and_nothing_else_
     assert "rival" == shard.state.producers[1].user
     assert "forbidden" == shard.rejected("d", name=name), "the name has passed to the other user"
     assert (1, 2) == shard.open("e", name=name, secret="s3cret")
-
-
-def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(shard: Shard) -> None:
-    """The present incarnation keeps its epoch; the copy is fenced."""
-    for epoch, token in enumerate("abc"):
-        assert (1, epoch) == shard.open(token, name="loader")
-
-    assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
-    assert (1, 2) == shard.open("c", name="loader")
 
 
 def test_a_delayed_copy_of_an_anonymous_open_request_is_fenced(shard: Shard) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
+from headgate.protocol import requests
 from headgate.protocol.replies import Done, SeekReply
 from headgate.protocol.requests import CreateSubscription, DeleteSubscription, SeekSubscription, SetSubscriptionOrder
+from shard.requests import subscription_commands
 from shard.requests.subscription_commands import create_subscription, delete_subscription, seek_subscription, set_order
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
@@ -61,13 +63,14 @@ def test_descendants_of_named_segments_move_only_in_strict_order() -> None:
 
 def test_a_repeated_seek_gets_its_reply_and_is_not_executed_again() -> None:
     shard = Shard()
-    first = shard.do(shard.seek(positions=[(2, 3)]))
+    first = shard.do(shard.seek(to="latest"))
+    shard.apply(e.SegmentsPruned(topic_id=1, segments=[0]))
     shard.apply(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
-    again = shard.seek(positions=[(2, 3)])
+    again = shard.seek(to="latest")
 
     assert () == again.entries
-    assert [(2, 1, 3, 3)] == moves(first)
-    assert [(2, 1, 3, 4)] == moves(shard.do(again)), "the end is the one of now"
+    assert [(0, 5, 5, 5), (1, 0, 0, 0), (2, 1, 3, 3)] == moves(first)
+    assert [(1, 0, 0, 0), (2, 1, 3, 4)] == moves(shard.do(again)), "the end is the one of now"
 
 
 def test_a_delayed_copy_of_a_seek_does_not_undo_a_later_seek() -> None:
@@ -243,6 +246,16 @@ def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record_and_m
     assert accepted != isinstance(outcome, Refusal)
     if not accepted:
         assert re.search("is external: (start at|only its source knows its end; seek to) 'earliest'", outcome.reason)
+
+
+def test_a_late_copy_of_a_drop_drops_nothing_of_a_key_that_is_parked_again() -> None:
+    shard, dropped = Shard(), ask(requests.ResumeKey, token="d", key=b"k", drop=True)
+    parked = e.KeyParked(**IDS, key=b"k", reason="")
+    assert "has not parked key 'k'" in subscription_commands.resume_key(dropped, shard.state).reason
+    shard.apply(parked)
+    assert Done() == shard.do(subscription_commands.resume_key(dropped, shard.state))
+    shard.apply(e.KeyUnparked(**IDS, key=b"k"), parked)
+    assert () == subscription_commands.resume_key(dropped, shard.state).entries
 
 
 @pytest.mark.parametrize("consumers", [0, 1])

@@ -18,6 +18,7 @@ from headgate.protocol.requests import (
     DeleteTopic,
     FindTopic,
     ImportTopic,
+    ListTopics,
     MergeSegments,
     RegisterConsumer,
     SegmentImport,
@@ -66,21 +67,19 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
     assert refusal.after_barrier, "a deposed leader may not know that the topic was deleted"
 
 
-def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: CommandShard) -> None:
-    topic.do(commands.delete_topic(DeleteTopic(topic="orders", token="d"), topic.state))
-
-    late = commands.create_topic(CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
-
-    assert ("invalid", True) == (late.verdict, late.after_barrier)
-    assert "'orders' was created and has been deleted since" in late.reason
-
-
-def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
-    request = SplitSegment(topic="orders", segment=0, token="s1")
-    reply = topic.do(commands.split_segment(request, topic.state))
-    assert [0, 1, 2, 3] == [segment.segment for segment in reply.topic.segments]
-
-    assert changes_nothing(commands.split_segment(request, topic.state))
+@pytest.mark.parametrize(
+    ("decide", "change", "segments"),
+    [
+        (commands.split_segment, SplitSegment(topic="orders", segment=0, token="s"), [0, 1, 2, 3]),
+        (commands.merge_segments, MergeSegments(topic="orders", segments=(0, 1), token="m"), [0, 1, 2]),
+    ],
+)
+def test_a_change_of_layout_is_one_entry_and_is_not_executed_twice(
+    topic: CommandShard, decide: Any, change: Any, segments: list[int]
+) -> None:
+    reply = topic.do(decide(change, topic.state)).topic
+    assert (segments, "alice") == ([each.segment for each in reply.segments], reply.user)
+    assert changes_nothing(decide(change, topic.state))
 
 
 def test_a_topic_grows_up_to_a_limit_of_segments(topic: CommandShard) -> None:
@@ -137,18 +136,18 @@ def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard)
 
 def test_deleting_a_topic_that_consumers_use_requires_force(topic: CommandShard) -> None:
     created = subscription_commands.new_subscription(
-        registration("STREAM"), topic.state.topics["orders"], topic.state.ids.next_id, "alice"
+        registration("STREAM", balance="load"), topic.state.topics["orders"], topic.state.ids.next_id, "alice"
     )
     registered = e.ConsumerRegistered(
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"
     )
+    assert ("alice", "load") == (created.user, created.balance)
     topic.apply(created, registered)
 
     refusal = commands.delete_topic(DeleteTopic(topic="orders", token="x"), topic.state)
     assert "s (c1)" in refusal.reason
-    forced = DeleteTopic(topic="orders", token="x", force=True)
-    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), Done)
-    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), Done)
+    forced = DeleteTopic(topic="orders", token="x", force=True, topic_id=1)
+    assert [Done(), Done()] == [topic.do(judged(commands.delete_topic, forced, topic.state)) for _ in "12"]
 
 
 def _set(shard: CommandShard, token: str, *, reset: Sequence[PolicyField] = (), **fields: Any) -> Any:
@@ -180,9 +179,19 @@ def test_a_contradictory_policy_is_refused(topic: CommandShard, fields: dict[str
 
 
 def test_a_topic_may_have_a_fixed_number_of_segments(topic: CommandShard) -> None:
-    reply = topic.do(_set(topic, "p1", min_segments=4, max_segments=4))
+    topic.do(_set(topic, "p0", min_segments=4))
+    reply = topic.do(_set(topic, "p1", max_segments=4))
 
     assert (4, 4) == (reply.topic.policy.min_segments, reply.topic.policy.max_segments)
+
+
+def test_topics_are_listed_page_by_page(shard: CommandShard) -> None:
+    names = "dacb"
+    shard.apply(*(e.TopicCreated(topic_id=n, topic=name, segments=1024, token=name) for n, name in enumerate(names, 1)))
+    pages = [shard.do(commands.list_topics(ListTopics(), shard.state))]
+    while (after := pages[-1].next) is not None:
+        pages.append(shard.do(commands.list_topics(ListTopics(after=after), shard.state)))
+    assert (True, sorted(names)) == (len(pages) > 1, [each.topic for page in pages for each in page.topics])
 
 
 OLD, NEW = [4], [4, 16]
