@@ -283,7 +283,7 @@ def _encode_hook(value: Any) -> Any:
 
 def _decode_hook(kind: Any, value: Any) -> Any:
     if kind is FinishedBatches:
-        return FinishedBatches(packed=value)
+        return FinishedBatches(value)
     if kind is OffsetRanges:
         return OffsetRanges(msgspec.convert(value, list[OffsetRange]))
     raise NotImplementedError(f"a state cannot contain a {kind}: add it to controller.snapshots.format")

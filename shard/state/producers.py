@@ -6,7 +6,7 @@ is removed as a whole.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter
@@ -33,6 +33,9 @@ class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
     placements: list[e.Placement]
 
 
+_NO_BATCHES: Final = msgspec.msgpack.encode([])
+
+
 class FinishedBatches:
     """The deduplication window of one producer: its last `WINDOW` batches, newest last. Items are copies.
 
@@ -44,14 +47,12 @@ class FinishedBatches:
 
     __slots__ = ("_capacity", "_restored", "_unpacked")
 
-    def __init__(self, batches: Iterable[FinishedBatch] = (), *, packed: bytes | None = None) -> None:
-        """``packed``: what `pack` returned, instead of ``batches``."""
-        self._restored = packed or _NO_BATCHES
+    def __init__(self, packed: bytes = _NO_BATCHES) -> None:
+        """``packed``: what `pack` returned."""
+        self._restored = packed
         self._unpacked: deque[bytes] | None = None
         self._capacity = 0
         """Batches that are known to displace only durable ones; less than 1: to be counted again."""
-        for batch in batches:
-            self.append(batch)
 
     def pack(self) -> bytes:
         return self._restored if self._unpacked is None else _ENCODER.encode(list(self._unpacked))
@@ -98,7 +99,6 @@ class FinishedBatches:
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(FinishedBatch)
 _WINDOW_DECODER: Final = msgspec.msgpack.Decoder(list[bytes])
-_NO_BATCHES: Final = _ENCODER.encode([])
 
 
 MAX_SOURCE_POSITIONS: Final = 1000
@@ -134,11 +134,6 @@ class ProducerState(msgspec.Struct, gc=False):
     last_at_ms: int = 0
     user: str = ANONYMOUS
     """Who opened it. Only this user can use it."""
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The tokens that tell a repeated opening."""
-        return (self.token,) if self.first_token is None else (self.first_token, self.token)
 
     @property
     def new(self) -> bool:
@@ -315,18 +310,19 @@ class Producers(Mapping[int, ProducerState]):
             self.without_window[producer_id] = producer
 
     def restore(self, producer: ProducerState) -> None:
-        """Add ``producer``, the most recently used one of its group."""
-        of_user = self._of_users[producer.user]
+        """Add ``producer``, the most recently used one of its group. A snapshot has a million of them."""
+        producer_id, of_user = producer.producer_id, self._of_users[producer.user]
         if producer.name is None:
-            self.anonymous[producer.producer_id] = of_user.anonymous[producer.producer_id] = producer
+            self.anonymous[producer_id] = of_user.anonymous[producer_id] = producer
         else:
             of_user.named += 1
             group = self.with_window if producer.finished else self.without_window
-            group[producer.producer_id] = producer
-            self._names[producer.name] = producer.producer_id
+            group[producer_id] = producer
+            self._names[producer.name] = producer_id
             insort(self._ordered_names, producer.name)
-        for token in producer.tokens:
-            self._tokens[token] = producer.producer_id
+        self._tokens[producer.token] = producer_id
+        if producer.first_token is not None:
+            self._tokens[producer.first_token] = producer_id
 
     def remove(self, producer_id: int) -> ProducerState | None:
         producer = self.get(producer_id)
@@ -334,8 +330,9 @@ class Producers(Mapping[int, ProducerState]):
             return None
         for group in self._groups():
             group.pop(producer_id, None)
-        for token in producer.tokens:
-            self._tokens.pop(token, None)
+        self._tokens.pop(producer.token, None)
+        if producer.first_token is not None:
+            self._tokens.pop(producer.first_token, None)
         of_user = self._of_users[producer.user]
         if producer.name is None:
             del of_user.anonymous[producer_id]

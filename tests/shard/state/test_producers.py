@@ -3,7 +3,7 @@
 import gc
 import sys
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -169,8 +169,15 @@ def batch(sequence: int) -> FinishedBatch:
     return FinishedBatch(sequence, 100 + sequence, 7, b"d" * 16, [e.Placement(1, 0, 65535, 7 * sequence, 2)])
 
 
+def window(batches: Iterable[FinishedBatch]) -> FinishedBatches:
+    found = FinishedBatches()
+    for each in batches:
+        found.append(each)
+    return found
+
+
 def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
-    finished = FinishedBatches(map(batch, range(WINDOW)))
+    finished = window(map(batch, range(WINDOW)))
     assert [finished.has_capacity(durable) for durable in (99, 100)] == [False, True]
     finished.append(FinishedBatch(WINDOW, 900, 7, b"", []))
 
@@ -182,14 +189,14 @@ def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
 
 
 def test_windows_with_equal_batches_are_equal():
-    assert FinishedBatches([batch(0)]) == FinishedBatches([batch(0)])
-    assert FinishedBatches([batch(0)]) != FinishedBatches([batch(1)])
-    assert FinishedBatches([batch(0)]) != [batch(0)]
-    assert repr(FinishedBatches([batch(0)])) == f"FinishedBatches([{batch(0)!r}])"
+    assert window([batch(0)]) == window([batch(0)])
+    assert window([batch(0)]) != window([batch(1)])
+    assert window([batch(0)]) != [batch(0)]
+    assert repr(window([batch(0)])) == f"FinishedBatches([{batch(0)!r}])"
 
 
 def test_clearing_removes_all_batches():
-    finished = FinishedBatches([batch(0)])
+    finished = window([batch(0)])
     finished.clear()
 
     assert not finished
@@ -200,19 +207,19 @@ def test_clearing_removes_all_batches():
 def test_a_batch_needs_less_than_a_hundred_bytes():
     """100,000 producers with full windows need 1.1 GB."""
     large = FinishedBatch(2**31, 2**31, 2**31, b"d" * 16, [e.Placement(300, 0, 65535, 2**31, 100)])
-    finished = FinishedBatches([large])
+    finished = window([large])
 
     assert sys.getsizeof(finished._packed[0]) < 100
 
 
 def test_a_restored_window_has_the_same_batches():
-    finished = FinishedBatches([batch(0), batch(1)])
-    restored = FinishedBatches(packed=finished.pack())
+    finished = window([batch(0), batch(1)])
+    restored = FinishedBatches(finished.pack())
     restored.append(batch(2))
 
     assert [batch(0), batch(1), batch(2)] == list(restored)
-    assert FinishedBatches([batch(0), batch(1), batch(2)]) == restored
-    assert restored.pack() == FinishedBatches([batch(0), batch(1), batch(2)]).pack()
+    assert window([batch(0), batch(1), batch(2)]) == restored
+    assert restored.pack() == window([batch(0), batch(1), batch(2)]).pack()
 
 
 NOW = 1000
@@ -232,7 +239,7 @@ def anonymous(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> Produc
 
 
 def named(producer_id: int, *, used_at: int = NOW, chunk: int = 1) -> ProducerState:
-    finished = FinishedBatches([FinishedBatch(0, chunk, 1, b"", [])])
+    finished = window([FinishedBatch(0, chunk, 1, b"", [])])
     name, token = f"n{producer_id}", f"t{producer_id}"
     return ProducerState(producer_id, 0, name, token, 1, finished=finished, last_at_ms=used_at, last_chunk=chunk)
 
