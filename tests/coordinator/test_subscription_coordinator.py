@@ -24,13 +24,8 @@ async def test_a_grant_has_the_start_and_the_end_of_a_sealed_segment(harness: Co
     harness.split(0)
     grant = harness.register("ada").grants[0]
 
-    assert (0, 0x0000, 0x3FFF, 3, 5) == (
-        grant.segment,
-        grant.first_hash,
-        grant.last_hash,
-        grant.start_offset,
-        grant.end_offset,
-    )
+    part = grant.segment, grant.first_hash, grant.last_hash, grant.start_offset, grant.end_offset
+    assert (0, 0x0000, 0x3FFF, 3, 5) == part
     assert harness.topic.tails[0].chunk_of(3) == grant.start_chunk
 
 

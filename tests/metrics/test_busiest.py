@@ -14,16 +14,8 @@ ACTIVITIES = st.dictionaries(
 
 
 def backlog(**fields):
-    return BacklogInfo(
-        topic="orders",
-        subscription="a",
-        subscription_type="STREAM",
-        counted_by="spark",
-        as_of_ms=0,
-        outlook="unknown",
-        segments=[],
-        **fields,
-    )
+    counted = {"subscription_type": "STREAM", "counted_by": "spark", "as_of_ms": 0, "outlook": "unknown"}
+    return BacklogInfo(topic="orders", subscription="a", segments=[], **counted, **fields)
 
 
 @pytest.mark.parametrize(

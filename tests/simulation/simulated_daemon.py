@@ -221,6 +221,8 @@ class SimulatedDaemon:
 
     def health(self) -> Health:
         """Return what the daemon reports about itself, as `controller.daemon` judges it."""
+        unreadable = {each.shard: fault for each in self.controllers if (fault := each.follower.fault) is not None}
+        terms = [(each.leadership.role, each.follower.end.leader_instance) for each in self.controllers]
         return judge_health(
             HealthFacts(
                 tick_age_seconds=0.0,
@@ -229,12 +231,8 @@ class SimulatedDaemon:
                 drain="ready",
                 drain_reason="",
                 shards=len(self.controllers),
-                unreadable={
-                    each.shard: each.follower.fault for each in self.controllers if each.follower.fault is not None
-                },
-                without_leader=self._leaders.without_leader(
-                    [(each.leadership.role, each.follower.end.leader_instance) for each in self.controllers]
-                ),
+                unreadable=unreadable,
+                without_leader=self._leaders.without_leader(terms),
                 shards_led=sum(each.leadership.role is Role.LEADING for each in self.controllers),
             )
         )

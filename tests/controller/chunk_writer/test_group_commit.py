@@ -270,15 +270,6 @@ async def test_a_leader_that_yields_pauses_between_commits() -> None:
     assert 2 + YIELD_SECONDS == asyncio.get_running_loop().time()
 
 
-async def test_an_idle_leader_notices_its_successor() -> None:
-    async with running() as (shard, _):
-        await shard.commit.check_for_successor()
-        await shard.ledger.append(2, b"another term's")
-        with pytest.raises(TermEndedError) as caught:
-            await shard.commit.check_for_successor()
-    assert Event.NUMBER_TAKEN is caught.value.event
-
-
 async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:
     """The next commit will show."""
     shard = Shard()

@@ -104,12 +104,9 @@ async def test_named_producers_are_listed_described_and_deleted():
 
     assert ["import-1", "import-2"] == [info.producer for info in listed]
     assert listed[:1] == described
-    assert (0, 0, 1, [("orders", b"5")]) == (
-        described[0].shard,
-        described[0].producer_epoch,
-        described[0].next_sequence,
-        [(each.topic, each.position) for each in described[0].positions],
-    )
+    [first] = described
+    positions = [(each.topic, each.position) for each in first.positions]
+    assert (0, 0, 1, [("orders", b"5")]) == (first.shard, first.producer_epoch, first.next_sequence, positions)
     assert listed[1:] == left
 
 

@@ -46,12 +46,8 @@ def test_a_closed_shard_is_sealed_and_a_merge_has_two_parents() -> None:
         SegmentImport(segment="s0", hashes=("0", TOP), sealed=True),
         SegmentImport(segment="s1", hashes=("0", TOP), parents=["s0", "s9"]),
     ] == layout.segments
-    assert ("opaque", 128, "expired", "kinesis:orders") == (
-        layout.positions,
-        layout.hash_bits,
-        layout.missing_parents,
-        layout.source,
-    )
+    found = layout.positions, layout.hash_bits, layout.missing_parents, layout.source
+    assert ("opaque", 128, "expired", "kinesis:orders") == found
 
 
 @pytest.mark.parametrize("data", [listed(shard("s0"), NextToken="more"), b"[]"], ids=["one page", "no page"])

@@ -80,12 +80,8 @@ def test_a_split_halves_the_range_and_seals_the_parent() -> None:
     """Rule 2."""
     layout = Layout.initial(1, 0).split(0, 42, 7)
 
-    assert (SegmentState.SEALED, 42, 7, (1, 2)) == (
-        layout.segments[0].state,
-        layout.segments[0].end_offset,
-        layout.segments[0].sealed_at_ms,
-        layout.segments[0].children,
-    )
+    old = layout.segments[0]
+    assert (SegmentState.SEALED, 42, 7, (1, 2)) == (old.state, old.end_offset, old.sealed_at_ms, old.children)
     assert ["0000-7fff", "8000-ffff"] == [layout.segments[n].hash_range for n in (1, 2)]
     assert [(0,), (0,)] == [layout.segments[n].parents for n in (1, 2)]
 

@@ -48,13 +48,8 @@ def test_a_message_is_what_paho_reads(topic, payload, qos, retained, mqtt5, resp
 
     found = decode_publish(command, bytearray(body), mqtt5=mqtt5)
 
-    assert (found.topic.encode(), found.payload, found.qos, found.retained, found.number) == (
-        expected.topic,
-        expected.payload,
-        expected.qos,
-        expected.retain,
-        expected.mid,
-    )
+    wanted = expected.topic, expected.payload, expected.qos, expected.retain, expected.mid
+    assert wanted == (found.topic.encode(), found.payload, found.qos, found.retained, found.number)
     assert found.response_topic == getattr(expected.properties, "ResponseTopic", None)
     assert found.correlation_data == getattr(expected.properties, "CorrelationData", None)
     assert found.headers == (tuple((name, text.encode()) for name, text in headers) if mqtt5 else ())

@@ -188,15 +188,9 @@ def test_entries_are_paid_for_by_their_owners(shard: CommandShard) -> None:
         [topic(6, "new", "rival", 3), imported(7, "abc", "carol"), split, merged, extended, created], shard.state
     )
 
-    assert growth == {
-        ("rival", "topics"): 1,
-        ("rival", "segments"): 3,
-        ("rival", "subscriptions"): 1,
-        ("carol", "topics"): 1,
-        ("carol", "segments"): 3,
-        ("shop", "segments"): 3,
-        ("alice", "segments"): 1,
-    }
+    of_rival = {("rival", "topics"): 1, ("rival", "segments"): 3, ("rival", "subscriptions"): 1}
+    of_carol = {("carol", "topics"): 1, ("carol", "segments"): 3}
+    assert growth == of_rival | of_carol | {("shop", "segments"): 3, ("alice", "segments"): 1}
 
 
 def test_a_new_producer_counts_and_another_incarnation_does_not(shard: CommandShard) -> None:

@@ -19,16 +19,9 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 
 def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> Explanation:
-    return complete(
-        explain(
-            harness.subscription,
-            harness.topic,
-            harness.coordinator.reconciler.gate,
-            context or harness.coordinator.explanation_context(),
-            segments=sorted(harness.topic.layout.segments),
-            consumers=sorted(harness.subscription.consumers),
-        )
-    )
+    segments, consumers = sorted(harness.topic.layout.segments), sorted(harness.subscription.consumers)
+    gate, context = harness.coordinator.reconciler.gate, context or harness.coordinator.explanation_context()
+    return complete(explain(harness.subscription, harness.topic, gate, context, segments=segments, consumers=consumers))
 
 
 def consumer_sentences(explained: Explanation) -> dict[str, list[str]]:

@@ -396,17 +396,10 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.store(1, position=b"line 7")
 
-    assert ProducerReply(
-        producer=ProducerInfo(
-            producer="loader",
-            shard=0,
-            producer_id=1,
-            producer_epoch=0,
-            next_sequence=1,
-            last_used_at_ms=1,
-            positions=(TopicPosition(topic="orders", topic_id=0, position=b"line 7"),),
-        )
-    ) == shard.do(describe_producer(DescribeProducer(producer="loader"), shard.state))
+    position = TopicPosition(topic="orders", topic_id=0, position=b"line 7")
+    numbers = {"shard": 0, "producer_id": 1, "producer_epoch": 0, "next_sequence": 1, "last_used_at_ms": 1}
+    expected = ProducerReply(producer=ProducerInfo(producer="loader", positions=(position,), **numbers))
+    assert expected == shard.do(describe_producer(DescribeProducer(producer="loader"), shard.state))
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,9 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
     As after a raise of the feature level, the window has digests of both algorithms.
     """
     state = ShardState(0)
-    state.apply_all(
-        [
-            e.TermStarted(leader_epoch=1, instance="a"),
-            e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"),
-            e.ProducerOpened(producer_id=PRODUCER, producer_epoch=epoch, token="x"),
-        ],
-        chunk=1,
-        at_ms=0,
-    )
+    created = e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t")
+    opened = e.ProducerOpened(producer_id=PRODUCER, producer_epoch=epoch, token="x")
+    state.apply_all([e.TermStarted(leader_epoch=1, instance="a"), created, opened], chunk=1, at_ms=0)
     for n in range(batches):
         digest = batch_digest(batch(), MURMUR_DIGEST_BYTES if n % 2 else SHA_DIGEST_BYTES)
         stored = stored_batch(n, n, producer_id=PRODUCER, producer_epoch=epoch, digest=digest)

@@ -100,13 +100,9 @@ def test_an_expired_window_leaves_everything_else() -> None:
     expired = [e.ProducersExpired(producer_ids=[], windows=[2])]
     producers = producers_after(used, expired)
 
-    assert (0, "loader", 0, 1, {1: b"7"}) == (
-        len(producers[2].finished),
-        producers[2].name,
-        producers[2].producer_epoch,
-        producers[2].next_sequence,
-        producers[2].source_positions,
-    )
+    left = producers[2]
+    found = len(left.finished), left.name, left.producer_epoch, left.next_sequence, left.source_positions
+    assert (0, "loader", 0, 1, {1: b"7"}) == found
     assert ([], [2]) == (list(producers.with_window), list(producers.without_window))
     assert [2] == list(producers_after(used, expired, [stored(2, 1, offset=1)]).with_window)
 

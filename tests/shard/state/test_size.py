@@ -18,16 +18,9 @@ def shard(producers: int, segments: int) -> ShardState:
         state.apply(e.ProducerOpened(producer_id=number + 1, producer_epoch=0, token=f"token-{number}"))
     if segments:
         state.apply(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
-        state.apply(
-            e.SubscriptionCreated(
-                topic_id=1,
-                subscription_id=2,
-                subscription="billing",
-                subscription_type=e.SubscriptionType.STREAM,
-                order="strict",
-                positions=dict.fromkeys(range(segments), 1000),
-            )
-        )
+        positions = dict.fromkeys(range(segments), 1000)
+        ids, kind = {"topic_id": 1, "subscription_id": 2}, {"subscription_type": "STREAM", "order": "strict"}
+        state.apply(e.SubscriptionCreated(**ids, **kind, subscription="billing", positions=positions))
     return state
 
 

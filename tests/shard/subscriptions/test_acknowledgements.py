@@ -125,16 +125,8 @@ async def test_a_batch_has_one_entry_with_what_counts(harness: CoordinatorHarnes
     batch = of_ada(acknowledged, {0: "here", 1: "there", 2: "elsewhere"}, 3)
     judgement = judge(harness.subscription, harness.topic, batch)
 
-    assert (
-        e.RecordsAcknowledged(
-            topic_id=1,
-            subscription_id=2,
-            seek_generation=0,
-            ranges=[e.AcknowledgedRange(0, 0, 5)],
-            checkpoints={0: e.Checkpoint("here", generation, 3)},
-        )
-        == judgement.entry
-    )
+    what = {"ranges": [e.AcknowledgedRange(0, 0, 5)], "checkpoints": {0: e.Checkpoint("here", generation, 3)}}
+    assert e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, **what) == judgement.entry
     assert [0] == [index for index, _ in judgement.rejected]
 
 

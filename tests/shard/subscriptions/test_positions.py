@@ -176,15 +176,10 @@ BEYOND = f"segment 1 of topic 'orders' ends at 5, before position 6: {CAUSE}; st
 def registration(
     positions: list[tuple[int, int]], positions_topic_id: int | None = 1, behind: Behind = "error"
 ) -> RegisterConsumer:
+    own = {"positions": positions, "positions_topic_id": positions_topic_id, "behind": behind}
+    kind = e.SubscriptionType.CHECKPOINT
     return RegisterConsumer(
-        topic="orders",
-        subscription="s",
-        consumer="c",
-        incarnation=1,
-        subscription_type=e.SubscriptionType.CHECKPOINT,
-        positions=positions,
-        positions_topic_id=positions_topic_id,
-        behind=behind,
+        topic="orders", subscription="s", consumer="c", incarnation=1, subscription_type=kind, **own
     )
 
 

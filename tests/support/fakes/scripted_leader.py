@@ -244,17 +244,12 @@ class ScriptedCluster:
         self.last_position: bytes | None = None
 
     def client(self, client_id: str = "client", *, broker_timeout_seconds: float | None = None) -> Client:
-        return Client(
-            transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
-            store=self.store,
-            cluster=CLUSTER,
-            client_id=client_id,
-            now_ms=now_ms,
-            rng=random.Random(2),
-            config=None
-            if broker_timeout_seconds is None
-            else ClientConfig(CLUSTER, "mq", 1883, "file:///x", broker_timeout_seconds=broker_timeout_seconds),
-        )
+        transport = self.broker.transport(client_id, will=Client.will(CLUSTER, client_id))
+        config = None
+        if broker_timeout_seconds is not None:
+            config = ClientConfig(CLUSTER, "mq", 1883, "file:///x", broker_timeout_seconds=broker_timeout_seconds)
+        who = {"cluster": CLUSTER, "client_id": client_id, "config": config}
+        return Client(transport=transport, store=self.store, **who, now_ms=now_ms, rng=random.Random(2))
 
     @asynccontextmanager
     async def leader(self, epoch: int = 1, **settings):

@@ -43,15 +43,9 @@ def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
     world.broker.retained[cluster_topic(CLUSTER)] = described(world)
     # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
-    return Client(
-        transport=world.broker.transport(client_id, will=Client.will(CLUSTER, client_id, user)),
-        store=world.store,
-        cluster=CLUSTER,
-        client_id=client_id,
-        user=user,
-        now_ms=now_ms,
-        rng=random.Random(next(seeds)),
-    )
+    transport = world.broker.transport(client_id, will=Client.will(CLUSTER, client_id, user))
+    who = {"cluster": CLUSTER, "client_id": client_id, "user": user}
+    return Client(transport=transport, store=world.store, **who, now_ms=now_ms, rng=random.Random(next(seeds)))
 
 
 async def produce(world: OneShard, count: int, client_id: str = "producer", pause_seconds: float = 0.0) -> None:

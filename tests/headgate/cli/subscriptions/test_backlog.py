@@ -43,14 +43,9 @@ class Admin:
         return self.topic(name, external=name == "clicks")
 
     def topic(self, name, *, external=False):
+        source = ExternalSource(source="", positions="opaque", hash_bits=0) if external else None
         return TopicInfo(
-            topic=name,
-            topic_id=7,
-            shard=3,
-            layout_epoch=0,
-            segments=[],
-            subscriptions=[],
-            external=ExternalSource(source="", positions="opaque", hash_bits=0) if external else None,
+            topic=name, topic_id=7, shard=3, layout_epoch=0, segments=[], subscriptions=[], external=source
         )
 
 
