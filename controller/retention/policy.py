@@ -274,8 +274,8 @@ def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, f
 
     A chunk can be deleted when none of these needs it:
 
-    1. Restore: it is below two snapshots, so that one which is damaged later costs only time. The chunk of the older
-       one is kept, as evidence that the snapshot is not ahead of the ledger.
+    1. Restore: it is below all snapshots, of which two are intact, so that one which is damaged later costs only time.
+       The chunk of the oldest is kept, as evidence that the snapshot is not ahead of the ledger.
     2. Readers: a manifest, which covers only counted chunks, has covered it for the whole delay. The last chunk of
        such a range is kept as evidence for the count.
     3. Fencing: it is not the first chunk of a term. A deposed leader's next number must stay taken
@@ -283,8 +283,8 @@ def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, f
 
     `LedgerTrimmed` is durable before any chunk is deleted, so a trimmed beginning can be distinguished from a loss.
 
-    ``snapshots``: numbers of the readable ones, ascending. ``manifests``: the range and age in milliseconds of each
-    one that exists, replaced ones included.
+    ``snapshots``: the numbers of all, ascending; the caller looks whether two are intact. ``manifests``: the range and
+    age in milliseconds of each one that exists, replaced ones included.
     """
     visible = [chunks for chunks, age_ms in manifests if age_ms >= delay_ms]
     return 1 if not snapshots[1:] else max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))

@@ -14,7 +14,7 @@
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -143,7 +143,7 @@ class Trimmer:
             del self._manifests[known]
         self._report_objects(len(snapshots), ranges_to_read(self._manifests))
         below = trim_point(snapshots, [(each, self._age_ms(each)) for each in self._manifests], delay_ms=delay_ms)
-        if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
+        if below > self._state.trimmed_below and await self._are_readable(snapshots[-2:]):
             await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
             self._commit.when_durable(self._commit.newest, partial(setattr, self, "_below", below))
@@ -176,19 +176,21 @@ class Trimmer:
         chunk, size_bytes = compacted_through(covering), sum(self._manifests[chunks][3] for chunks in covering)
         self._context.observer.observe(events.CompactionAdvanced(shard=shard, chunk=chunk, size_bytes=size_bytes))
 
+    async def _are_readable(self, snapshots: Sequence[int]) -> bool:
+        """Return whether ``snapshots``, which replace the deleted chunks, are intact. Each is read once."""
+        known = self._readable
+        self._readable = {each: known[each] if each in known else await self._is_readable(each) for each in snapshots}
+        return all(self._readable.values())
+
     async def _is_readable(self, number: int) -> bool:
-        """Return whether the snapshot that replaces the deleted chunks is intact. Each snapshot is read once."""
-        if number not in self._readable:
-            shard = self._ledger.shard
-            try:
-                data = await self._ledger.store.read(snapshot_path(shard, number))
-                await asyncio.to_thread(decode_file, data, shard=shard, chunk=number)
-            except ObjectMissingError:
-                return False  # Replaced by newer snapshots.
-            except (SnapshotError, ForeignObjectError) as error:
-                self._context.observer.observe(events.SnapshotRejected(shard=shard))
-                log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
-                self._readable = {number: False}
-            else:
-                self._readable = {number: True}
-        return self._readable[number]
+        shard = self._ledger.shard
+        try:
+            data = await self._ledger.store.read(snapshot_path(shard, number))
+            await asyncio.to_thread(decode_file, data, shard=shard, chunk=number)
+        except ObjectMissingError:
+            return False  # Replaced by newer snapshots.
+        except (SnapshotError, ForeignObjectError) as error:
+            self._context.observer.observe(events.SnapshotRejected(shard=shard))
+            log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
+            return False
+        return True

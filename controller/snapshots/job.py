@@ -26,11 +26,10 @@ from headgate.process.parent_death_signal import die_with_parent
 from headgate.process.resources import give_way
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import create_own, open_store
-from shard.state.shard_state import ShardState
 
 RETAINED_SNAPSHOTS: Final = 3
-"""Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may be reading. Chunks
-are deleted only below the oldest of them, so that each has the chunks after it."""
+"""Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may be reading. One that
+was found damaged does not count. Chunks are deleted only below the oldest, so that each has the chunks after it."""
 
 
 async def take_snapshot(
@@ -50,9 +49,9 @@ async def take_snapshot(
     end = head or max(await ledger.numbers(after=max(last - 1, 0)), default=0)
     if 0 <= end - last < max(1, least_chunks):
         return None
-    state = ShardState(ledger.shard)
+    state = await load_newest_snapshot(ledger)
+    began = state.chunk
     if head:
-        state = await load_newest_snapshot(ledger)
         await apply_new_chunks(ledger, state)
     if not head or state.chunk < head:
         state, _ = await catch_up(ledger, state)
@@ -70,7 +69,9 @@ async def take_snapshot(
         )
     with contextlib.suppress(ObjectExistsError):
         await create_own(ledger.store, snapshot_path(ledger.shard, state.chunk), data)
-    for number in (await ledger.snapshots())[:-RETAINED_SNAPSHOTS]:
+    # Those between are unusable. Without this rule, three damaged ones would displace the last that is intact.
+    usable = [number for number in await ledger.snapshots() if not began < number < state.chunk]
+    for number in usable[:-RETAINED_SNAPSHOTS]:
         await ledger.store.delete(snapshot_path(ledger.shard, number))
     return state.chunk
 

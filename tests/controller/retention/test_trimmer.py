@@ -10,6 +10,7 @@ from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.retention.trimmer import Trimmer
 from controller.settings.sections import IngestSettings
 from headgate.ledger.compacted import create_manifest
+from headgate.ledger.objects import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState
@@ -72,6 +73,7 @@ async def compacted_ledger(written_at_ms: int = 0) -> tuple[LedgerInMemory, Trim
 
 async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
     kept, leader = await compacted_ledger()
+    kept.store.objects[snapshot_path(0, 10)] = b"damaged, and two are intact"
     await leader.trimmer.trim_once()
     assert 12 == len(await kept.ledger.numbers()), "the trim point is not durable yet"
     await leader.trim_once()
@@ -84,7 +86,7 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
         events.CompactionAdvanced(shard=0, chunk=9, size_bytes=70) == leader.observer.of(events.CompactionAdvanced)[-1]
     )
     counted = {event.kind: event.count for event in leader.observer.of(events.ObjectsCounted)}
-    assert {"chunk": 7, "snapshot": 2, "manifest": 1, "compacted": 1} == counted
+    assert {"chunk": 7, "snapshot": 3, "manifest": 1, "compacted": 1} == counted
     restored, _ = await kept.restored()
     assert 9 == restored.trimmed_below
 
@@ -134,6 +136,7 @@ async def test_a_shard_is_listed_ever_more_seldom_until_it_is_written_or_compact
         ("compacted/", True, [events.TrimFailed(shard=0)] * 2),
         ("manifests/", False, [events.TrimFailed(shard=0)] * 2),
         ("snapshots/", False, [events.SnapshotRejected(shard=0)]),
+        (snapshot_path(0, 12), False, [events.SnapshotRejected(shard=0)]),
         ("manifests/", None, [events.TrimFailed(shard=0)]),
     ],
 )

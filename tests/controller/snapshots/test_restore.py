@@ -218,6 +218,16 @@ async def test_a_snapshot_is_written_when_it_is_due_and_old_ones_are_deleted() -
     assert numbers[-RETAINED_SNAPSHOTS:] == await ledger.ledger.snapshots()
 
 
+async def test_a_job_keeps_the_last_intact_snapshot_however_many_damaged_ones_follow() -> None:
+    ledger = LedgerInMemory(3)
+    intact = await ledger.snapshot()
+    for _ in range(RETAINED_SNAPSHOTS + 1):
+        ledger.grow()
+        ledger.store.objects[snapshot_path(0, await ledger.snapshot())] = b""
+
+    assert intact in await ledger.ledger.snapshots()
+
+
 async def test_no_snapshot_is_written_before_its_chunks_are_durable() -> None:
     """A chunk can be read before it is durable; a snapshot that remains without its chunk stops the shard."""
     ledger = LedgerInMemory(3)
