@@ -19,6 +19,7 @@ from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.layout import ShardMap
+from headgate.process.background import end_tasks
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
@@ -90,12 +91,16 @@ class Term:
         self._serving = tasks.create_task(self._serve(self.leader), name=f"leader-{self._shard}")
 
     async def hand_over(self) -> None:
-        """Stop accepting requests, and commit the accepted ones if that is possible in time."""
+        """Stop accepting requests, and commit the accepted ones if that is possible in time, while the term lasts."""
         assert self.leader is not None, "no leader to hand over"
+        assert self._serving is not None, "no term to hand over"
+        committing = asyncio.create_task(self.leader.hand_over())
+        either = [committing, self._serving]
         try:
-            async with asyncio.timeout(HANDOVER_TIMEOUT_SECONDS):
-                await self.leader.hand_over()
-        except TimeoutError:
+            ended, _ = await asyncio.wait(either, timeout=HANDOVER_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks(committing)
+        if not ended:
             # Uncommitted requests were not answered: their clients send them to the next leader.
             self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
 

@@ -13,7 +13,7 @@ from controller.leader.term import begin_term
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.objects import IDENTITY_PATH, begun_path
+from headgate.ledger.objects import IDENTITY_PATH, begun_path, chunk_path
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
@@ -149,19 +149,24 @@ async def test_a_shard_of_which_only_terms_are_stored_is_named_by_the_next_one()
         assert begun_path(0) in cluster.objects
 
 
-async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
+@pytest.mark.parametrize(("term_ends", "seconds"), [(False, 5), (True, 0)])
+async def test_a_handover_waits_five_seconds_for_what_was_accepted_unless_its_term_ends(term_ends, seconds) -> None:
     cluster = Cluster()
     with capture_logs() as logs:
         async with Contender(cluster, "a").leading() as a:
-            a.store.freeze()
             a.leader.commit.barrier()
+            if term_ends:
+                cluster.objects[chunk_path(0, 2)] = b"another term's"
+            else:
+                a.store.freeze()
             began = asyncio.get_running_loop().time()
             a.controller.post(Event.STOP_REQUESTED)
             await until(lambda: a.controller.leader is None)
 
-    assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.2)
-    [incomplete] = [line for line in logs if line["event"] == "handover.incomplete"]
-    assert ("warning", 0, 5.0) == (incomplete["log_level"], incomplete["shard"], incomplete["limit_seconds"])
+    assert seconds == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.2)
+    incomplete = [line for line in logs if line["event"] == "handover.incomplete"]
+    found = [(line["log_level"], line["shard"], line["limit_seconds"]) for line in incomplete]
+    assert [("warning", 0, 5.0)] * (not term_ends) == found
 
 
 async def test_while_listings_hang_a_leader_commits_and_a_follower_reads_but_no_term_begins() -> None:
