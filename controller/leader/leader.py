@@ -68,9 +68,10 @@ class TermTimers:
         elif self._broker_lost_at is None:
             self._broker_lost_at = asyncio.get_running_loop().time()
 
-    async def run(self) -> None:
-        """Check deadlines, the broker connection, and for a successor while idle."""
+    async def run(self, tasks: asyncio.TaskGroup) -> None:
+        """Check deadlines, the broker connection, and for a successor while idle. ``tasks`` are those of the term."""
         loop = asyncio.get_running_loop()
+        look: asyncio.Task[None] | None = None
         looked_at, looks, durable = loop.time(), 0, self.commit.durable
         durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
         pause_seconds = TICK_INTERVAL_SECONDS
@@ -91,7 +92,10 @@ class TermTimers:
             look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.yields_to_contender())
             if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
                 looked_at, looks = loop.time(), looks + 1
-                await self.commit.check_for_successor()
+                if look is None or look.done():
+                    look = tasks.create_task(self.commit.check_for_successor(), name=f"look-{self.state.shard}")
+                else:
+                    self.commit.barrier()
 
     def _expire_producers(self) -> None:
         expired = self.state.producers.expired(
@@ -205,7 +209,7 @@ class ShardLeader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self.state.shard}")
                 tasks.create_task(self.driver.run(), name=f"steps-{self.state.shard}")
-                tasks.create_task(self.timers.run(), name=f"timers-{self.state.shard}")
+                tasks.create_task(self.timers.run(tasks), name=f"timers-{self.state.shard}")
                 if (open_session := self.context.open_session) is not None:
                     sessions = self.devices.sessions.run(open_session, self._while_serving(self.devices.accept))
                     tasks.create_task(sessions, name=f"devices-{self.state.shard}")

@@ -16,7 +16,8 @@ these rules; `controller.leadership.policy.transitions` says what it does after 
    snapshot includes it; or it is a hole, and no daemon writes: a chunk in a hole forks the ledger.
 6. **A successor of an idle leader.** An idle leader writes nothing that could find its number taken, so it looks for
    the next chunk: each second while a contender may begin a term, and otherwise with pauses that grow while it is
-   idle. The one that it finds is another's if it has written none during the look.
+   idle. The one that it finds is another's if it has written none during the look. If a look has no answer when the
+   next one is due, the leader writes an empty chunk instead: rules 1, 2 and 7 limit how long that takes.
 7. **Unreachable.** Without the broker, or a store that accepts writes, for longer than ``ingest.unreachable_seconds``
    (15 s), a term ends: another daemon may reach them.
    A contender writes its term chunk once it reaches the broker. When it had to wait, its lock may be another's by now:

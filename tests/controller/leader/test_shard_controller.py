@@ -144,6 +144,18 @@ async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage:
         assert [b.controller.follower.fault, c.controller.follower.fault] == [None, None]
 
 
+async def test_an_idle_leader_whose_reads_hang_makes_way_for_others() -> None:
+    """Nothing else would show that its term is over: it has the lock again, and another daemon waits for it."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: b.controller.follower.end.chunk == 1)
+        a.store.read = lambda _: asyncio.Event().wait()  # type: ignore[assignment, return-value]
+        await asyncio.sleep(2)
+        cluster.zookeeper.expire_session("a")
+        await until(lambda: b.leads)
+        await until(lambda: a.controller.leadership.role is Role.FOLLOWING, 10)
+
+
 async def test_a_leader_that_misses_an_old_chunk_leads_again_once_it_is_back() -> None:
     """Its snapshot includes the chunk, so nothing but the end of the term says what is wrong."""
     cluster = Cluster()
