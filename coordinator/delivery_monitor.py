@@ -41,8 +41,8 @@ class ProgressMonitor:
         self.unfinished: dict[SegmentSlice, stalled.Unfinished] = {}
         """Holders that have made no progress for more than half the limit."""
         self._context = context
-        self._seen_at: dict[tuple[SegmentSlice, int], float] = {}
-        """(slice, since when its holder has made no progress) → loop time at which this leader saw it first."""
+        self._seen: dict[tuple[SegmentSlice, str, int, int], tuple[float, stalled.Unfinished]] = {}
+        """(slice, holder, offset, progress) → loop time at which this leader saw it first, and what it saw then."""
         self._reported: set[tuple[SegmentSlice, int, bool]] = set()
         """(slice, since when, whether another consumer gets it) of what the last check found stalled."""
         self._excluded: set[str] = set()
@@ -61,15 +61,16 @@ class ProgressMonitor:
         now_ms, window = context.ledger.now_ms(), MISSED_HEARTBEATS * context.settings.heartbeat_interval_seconds
         self._watches_since_ms = min(self._watches_since_ms, now_ms) if limit_ms else math.inf
         found = list(stalled.unfinished(subscription, context.topic, now_ms, unhandled())) if limit_ms else []
-        keys = [(each.segment_slice, each.since_ms) for each in found]
-        self._seen_at = {key: self._seen_at.get(key, now) for key in keys}
+        keys = [(each.segment_slice, each.consumer, each.offset, each.progressed_ms) for each in found]
+        self._seen = {key: self._seen.get(key, (now, each)) for key, each in zip(keys, found, strict=True)}
 
         def is_late(since_ms: int, seen_at: float) -> bool:
             window_seconds = window if since_ms < self._watches_since_ms else math.inf
             return stalled.is_stalled(since_ms, now_ms, now - seen_at, limit_ms, window_seconds)
 
-        late = [each for each, key in zip(found, keys, strict=True) if is_late(each.since_ms, self._seen_at[key])]
-        self.unfinished = {each.segment_slice: each for each in found if 2 * (now_ms - each.since_ms) >= limit_ms}
+        late = [each for seen_at, each in self._seen.values() if is_late(each.since_ms, seen_at)]
+        slow = [each for _, each in self._seen.values() if 2 * (now_ms - each.since_ms) >= limit_ms]
+        self.unfinished = {each.segment_slice: each for each in slow}
         taken = stalled.takeable(subscription, late)
         self._report(late, moved=bool(taken), now_ms=now_ms)
         excluded = {name for name, each in subscription.consumers.items() if each.stalled_at_ms is not None}

@@ -54,12 +54,12 @@ class Traffic(msgspec.Struct, gc=False):
         return self._mean(now_ms // SLOT_MS, max(1, window_ms // SLOT_MS))
 
     def stored_by_ms(self, newest: int) -> int:
-        """Return a ledger time by which the first of the ``newest`` records was stored; 0: longer ago than is known."""
+        """Return a ledger time by which the first of the ``newest`` records was stored; 0: it is not known."""
         for slot, records, _ in reversed(self.slots):
             newest -= records
             if newest <= 0:
                 return (slot + 1) * SLOT_MS
-        return 0
+        return max(0, self.slots[-1][0] + 1 - SLOTS) * SLOT_MS if self.slots else 0
 
     def peak(self, now_ms: int, window_ms: int, span_ms: int) -> Rate:
         """Return the highest mean over any window in the last ``span_ms``, separately for records and for bytes."""

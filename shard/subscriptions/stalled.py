@@ -5,8 +5,9 @@ connected and was not asked to release them:
 
 1. A holder makes progress when it is granted the segment, and when it acknowledges, negatively acknowledges or begins
    a record of it. Without records there is nothing to do, so the time begins with the oldest one that is not
-   acknowledged, rounded up to `SLOT_MS` of ledger time. QUEUE: records that wait for their next delivery, or are dead,
-   do not count.
+   acknowledged, rounded up to `SLOT_MS` of ledger time. How old that is may be known no more, ten minutes later or in a
+   sealed segment: a leader that has seen it before remembers it. QUEUE: records that wait for their next delivery, or
+   are dead, do not count.
 2. The time runs by the ledger's clock, so a change of leader does not renew it. An outage is not the holder's fault:
    each leader first gives it as long as a lost heartbeat takes to be noticed, or the limit if that is shorter.
 3. If the ledger's clock was ahead, or the time began under this leader, the wait of this leader alone counts: its wall
@@ -36,8 +37,10 @@ class Unfinished:
     consumer: str
     offset: int
     """The first record that is not acknowledged."""
+    progressed_ms: int
+    """Ledger time of the last progress of its holder, or from which on the record is due, if that is later."""
     since_ms: int
-    """Ledger time since which its holder has made no progress."""
+    """Ledger time since which its holder has made no progress. Later ones of one record know less of its age."""
 
 
 def unfinished(
@@ -49,12 +52,15 @@ def unfinished(
             tail, arrived_ms = topic.tails[segment_of(held)], unhandled.get(segment_of(held))
             if arrived_ms is not None:
                 position = subscription.position(segment_of(held))
-                yield Unfinished(held, holding.consumer, position, max(holding.progressed_at_ms, arrived_ms))
+                progressed_ms = max(holding.progressed_at_ms, arrived_ms)
+                yield Unfinished(held, holding.consumer, position, progressed_ms, progressed_ms)
                 continue
             offset, due_ms = _first_due(subscription, held, tail.next_offset, now_ms)
             if offset < tail.next_offset:
                 stored_ms = tail.traffic.stored_by_ms(tail.next_offset - offset)
-                yield Unfinished(held, holding.consumer, offset, max(holding.progressed_at_ms, stored_ms, due_ms))
+                stored_ms = stored_ms or topic.layout.segments[segment_of(held)].sealed_at_ms or 0
+                progressed_ms = max(holding.progressed_at_ms, due_ms)
+                yield Unfinished(held, holding.consumer, offset, progressed_ms, max(progressed_ms, stored_ms))
 
 
 def _first_due(subscription: Subscription, held: SegmentSlice, end_offset: int, now_ms: int) -> tuple[int, int]:

@@ -96,6 +96,21 @@ async def test_changes_of_the_leader_do_not_renew_the_limit(lead: Lead):
     assert {0: "ben", 1: "ben"} == harness.holders()
 
 
+@pytest.mark.parametrize("new_leader", [False, True])
+async def test_a_split_shortens_no_limit_and_renews_it_only_for_a_new_leader(lead: Lead, new_leader: bool):
+    """How old a record of a sealed segment is, only a leader knows that has seen it before."""
+    harness = limited(lead, "ada", "ben")
+    await harness.run_with_heartbeats(2 * LIMIT_SECONDS)
+    harness.store(0, 5)
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 20)
+    harness.split(0)
+    if new_leader:
+        await harness.change_leader()
+    for moved in (False, not new_leader, True):
+        assert ["moved"] * moved == stalls(harness)
+        await harness.run_with_heartbeats(35)
+
+
 async def test_a_consumer_keeps_what_it_reads_and_gets_more_only_after_progress_or_a_request(lead: Lead):
     harness = limited(lead, "ada", "ben", segments=4)
     assert {0: "ada", 1: "ada", 2: "ben", 3: "ben"} == harness.holders()
@@ -131,7 +146,9 @@ async def test_a_program_that_asks_just_after_it_has_lost_a_segment_gets_one_aga
 async def test_without_another_consumer_the_holder_keeps_its_segment_and_is_reported_once(lead: Lead):
     harness = limited(lead, "ada")
     harness.store(0, 5)
-    await harness.run_with_heartbeats(5 * LIMIT_SECONDS)
+    await harness.run_with_heartbeats(2 * LIMIT_SECONDS)
+    harness.split(0)
+    await harness.run_with_heartbeats(2 * LIMIT_SECONDS)
     assert (["kept"], {0: "ada", 1: "ada"}) == (stalls(harness), harness.holders())
     harness.join("ben")
     harness.confirm_all()
@@ -185,3 +202,4 @@ async def test_the_holder_of_an_external_segment_says_which_record_is_the_oldest
     then(harness)
 
     assert oldest == harness.coordinator.members.oldest_unhandled_ms()
+    assert harness.subscription.consumers.keys() >= harness.coordinator.members.last_heard_age_ms().keys()

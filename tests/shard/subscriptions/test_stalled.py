@@ -46,14 +46,14 @@ async def test_a_segment_goes_to_a_connected_consumer_that_makes_progress(consum
     for name, fields in {"a": {}, **consumers}.items():
         subscription.consumers[name] = RegisteredConsumer(name, 1, name, **fields)
 
-    assert ({0: "a"} if expected else {}) == takeable(subscription, [Unfinished(0, "a", 5, 0)])
+    assert ({0: "a"} if expected else {}) == takeable(subscription, [Unfinished(0, "a", 5, 0, 0)])
 
 
 async def test_both_holders_that_stall_at_once_keep_their_segments_without_a_third():
     subscription = CoordinatorHarness().subscription
     subscription.consumers |= {name: RegisteredConsumer(name, 1, name) for name in "ab"}
 
-    assert {} == takeable(subscription, [Unfinished(0, "a", 5, 0), Unfinished(1, "b", 0, 0)])
+    assert {} == takeable(subscription, [Unfinished(0, "a", 5, 0, 0), Unfinished(1, "b", 0, 0, 0)])
 
 
 def stored(*counts):
@@ -72,9 +72,10 @@ def stored(*counts):
         (stored(5, 0, 3), 4, SLOT_MS),
         (stored(5, 0, 3), 8, SLOT_MS),
         (stored(5, 0, 3), 9, 0),
+        (stored(*[1] * 70), 62, 9 * SLOT_MS),
         (Traffic(), 1, 0),
     ],
-    ids=["in the newest slot", "in an earlier one", "the first known", "before those that are known", "nothing known"],
+    ids=["the newest slot", "an earlier one", "the first known", "before all", "before the known", "nothing known"],
 )
 def test_traffic_says_by_when_a_record_was_stored(traffic, newest, expected):
     assert expected == traffic.stored_by_ms(newest)
@@ -87,9 +88,10 @@ async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_
     for segment in (0, 1, 3, 4):
         harness.store(segment, 4)
     slot_end_ms = (harness.now_ms() // SLOT_MS + 1) * SLOT_MS
+    progressed_ms = slot_end_ms + 7
     subscription.progress.positions |= {1: 3}
     holdings = {
-        0: Holding("a", 1, progressed_at_ms=slot_end_ms + 7),
+        0: Holding("a", 1, progressed_at_ms=progressed_ms),
         1: Holding("a", 2, progressed_at_ms=3),
         2: Holding("a", 3),
         3: Holding("a", 4, revoked_at_ms=1),
@@ -99,7 +101,7 @@ async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_
 
     found = list(unfinished(subscription, harness.topic, harness.now_ms(), {}))
 
-    assert [Unfinished(0, "a", 0, slot_end_ms + 7), Unfinished(1, "a", 3, slot_end_ms)] == found
+    assert [Unfinished(0, "a", 0, progressed_ms, progressed_ms), Unfinished(1, "a", 3, 3, slot_end_ms)] == found
 
 
 @pytest.mark.parametrize(
