@@ -142,11 +142,11 @@ class Membership:
 
     def last_heard_age_ms(self) -> dict[str, int]:
         """Return the age of the last contact with each connected consumer; since this term began, if there was none."""
-        now = self._clock()
+        now, consumers = self._clock(), self._subscription.consumers
         return {
-            name: int((now - self._last_seen_at[name]) * 1000)
-            for name, consumer in self._subscription.consumers.items()
-            if consumer.disconnected_at_ms is None
+            name: int((now - seen_at) * 1000)
+            for name, seen_at in self._last_seen_at.items()
+            if consumers[name].disconnected_at_ms is None
         }
 
     def _mark_disconnected(self, names: Sequence[str]) -> None:

@@ -191,6 +191,20 @@ async def test_a_heartbeat_of_an_unregistered_consumer_is_rejected(harness: Coor
     assert "register first" in harness.heartbeat("ada", incarnation=2).reason
 
 
+@pytest.mark.parametrize("stalled", [False, True])
+async def test_what_is_revoked_goes_to_another_consumer_although_its_holder_could_keep_it(lead: Lead, stalled: bool):
+    """What it had begun ends for nothing otherwise. A holder that has stalled since gets no further segment either."""
+    harness = lead("zoe", segments=2, records=5, type="QUEUE")
+    harness.join("bob")
+    assert {0: "zoe"} == harness.holders()
+    if stalled:
+        harness.subscription.consumers.set_stalled("zoe", 1)
+    harness.split(0)
+    harness.confirm_all()
+
+    assert "bob" == harness.holders()[1]
+
+
 async def test_a_revocation_ends_with_its_holder_and_not_with_a_split(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.split(0)

@@ -123,6 +123,7 @@ def test_a_repeated_open_request_gets_the_same_reply(shard: Shard, restarts: boo
             shard.restart()
     for _ in range(3):
         assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
+        assert (2, 1) == shard.open("o", producer_id=2, producer_epoch=0), "an id is enough for a name"
         if restarts:
             shard.restart()
     assert 2 == len(shard.state.producers)

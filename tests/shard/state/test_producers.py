@@ -5,6 +5,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import pytest
 
 from headgate.model import entries as e
@@ -84,8 +85,11 @@ def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
     assert (1, 1) == (producers[2].producer_epoch, producers[2].next_sequence)
 
 
-def test_opening_by_id_alone_keeps_the_name() -> None:
-    assert "loader" == producers_after([opened(2, name="loader")], [opened(2, epoch=1)])[2].name
+def test_opening_by_id_alone_keeps_the_name_and_its_incarnation() -> None:
+    """An older program of the name stays shut out."""
+    named = msgspec.structs.replace(opened(2, name="loader"), incarnation=7)
+    producer = producers_after([named], [opened(2, epoch=1)])[2]
+    assert ("loader", 7) == (producer.name, producer.incarnation)
 
 
 def test_an_expired_anonymous_producer_leaves_nothing() -> None:

@@ -77,6 +77,7 @@ def test_a_record_is_dead_after_so_many_failures_and_keeps_its_topic() -> None:
     assert Attempts(3, 2, 0, 0, "its consumer ada was lost", 1, 5, "dead") == known.of(0, 4)
     assert Attempts(3, 1, 0, 0, "unlucky", 2, 7, "other") == known.of(0, 6)
     assert [known.of(0, 5)] == known.failed
+    assert "p" == known.secret, "by which its consumers share the sender of dead letters, whatever the policy"
 
 
 def test_without_a_limit_no_record_is_dead() -> None:
