@@ -79,9 +79,10 @@ class Exporter:
             except LedgerError:
                 present = await self._source.describe()
                 gone = unread.keys() - {each.segment for each in present.segments} - self.pruned.keys()
-                if present.topic_id != now.topic.topic_id or not gone:
+                lost = {segment: unread[segment] for segment in gone if unread[segment] < now.ends[segment]}
+                if present.topic_id != now.topic.topic_id or not lost:
                     raise
-            self.pruned |= {segment: unread[segment] for segment in gone}
+            self.pruned |= lost
         self._first_chunk = now.counted + 1
         if self.pruned and not self._skip_pruned:
             where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])

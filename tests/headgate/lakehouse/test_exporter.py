@@ -172,17 +172,18 @@ async def test_what_cannot_be_continued_is_refused() -> None:
 
 
 async def with_a_pruned_segment(
-    commits: list[Any], *, gone: Sequence[str] = ("segment=0",), topic_id: int = 1, **given: Any
+    commits: list[Any], *, pruned: int = 1, gone: Sequence[str] = ("segment=0",), topic_id: int = 1, **given: Any
 ) -> tuple[Exporter, Any]:
-    """Return an export of which segment 0 is pruned, and objects are ``gone``, after it was planned; and the plan."""
+    """Return an export, and its plan, after which so many segments are ``pruned``, and objects ``gone``."""
     known = LedgerWithPositions()
     await known.write(1, 0)
     await known.write(2, 0, 1)
-    await known.compact(1)
+    await known.compact(2)
     await known.write(3, 1, "split", 2)
-    await known.ledger.store.create(snapshot_path(0, 1), b"")
+    await known.write(4)
+    await known.ledger.store.create(snapshot_path(0, 2), b"")
     planned = await export(known, MemoryTable(commits, iter(()))).plan()
-    kept = replace(known.description(), topic_id=topic_id, segments=known.description().segments[1:])
+    kept = replace(known.description(), topic_id=topic_id, segments=known.description().segments[pruned:])
     for path in [path for path in known.ledger.store.objects if any(part in path for part in gone)]:
         await known.ledger.store.delete(path)
     return export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, **given), planned
@@ -205,8 +206,14 @@ async def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_
     assert 0 in commits[-1][0].offsets, "the next run without --skip-pruned is refused"
 
 
+async def test_a_segment_that_is_pruned_once_the_table_has_it_is_not_named() -> None:
+    exporter, planned = await with_a_pruned_segment([], pruned=2, gone=["segment=1"], skip_pruned=True)
+    await exporter.run(*planned, lambda: None)
+    assert {1: 0} == exporter.pruned
+
+
 @pytest.mark.parametrize(
-    ("change", "pruned"), [({"topic_id": 9}, {}), ({"gone": ("segment=0", chunk_path(0, 2))}, {0: 0})]
+    ("change", "pruned"), [({"topic_id": 9}, {}), ({"gone": ("segment=0", chunk_path(0, 3))}, {0: 0})]
 )
 async def test_what_a_prune_does_not_explain_ends_the_export(change: dict[str, Any], pruned: dict[int, int]) -> None:
     """The topic was created again, or objects of other segments are missing as well."""
