@@ -497,7 +497,12 @@ class Producer:
                     on_outcome=self._on_outcome,
                     on_end=self._end_all,
                 )
-                await batches.session.start()
+                try:
+                    await batches.session.start()
+                    self._lease.require_own_loop()  # It may have been closed meanwhile.
+                except BaseException:
+                    batches.close()
+                    raise
                 self._shard_batches[shard] = batches
                 self._end_all()
         self._batches_of_topic[topic] = batches

@@ -29,7 +29,7 @@ from headgate.client.decisions.session_batches import (
 )
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import BatchContent, Delivery, RecordBatch
-from headgate.errors import NoLeaderError, rejection
+from headgate.errors import HeadgateError, NoLeaderError, rejection
 from headgate.log.event_log import get_logger
 from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
 from headgate.protocol.codec import LeaderAnnouncement
@@ -105,6 +105,7 @@ class ShardSession:
         for remove in self._cleanup_callbacks:
             remove()
         self._perform(self.session.abandon(reason))
+        self._refuse_to_open(HeadgateError(reason))
         if self._timer is not None:
             self._timer.cancel()
 
@@ -130,6 +131,7 @@ class ShardSession:
         """Get an identity before there is a batch to send.
 
         Raises NoLeaderError, or FencedError, ForgottenError or RequestRejectedError (the leader refused it for good).
+        HeadgateError: it was closed meanwhile.
         """
         if self.session.phase is Phase.FENCED:
             raise rejection(*self.session.end)
@@ -247,7 +249,9 @@ class ShardSession:
 
     def _on_identity_rejected(self, verdict: Verdict, reason: str) -> None:
         self._log.error("producer.identity_rejected", verdict=verdict, reason=reason)
-        error = rejection(verdict, reason)
+        self._refuse_to_open(rejection(verdict, reason))
+
+    def _refuse_to_open(self, error: HeadgateError) -> None:
         for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_exception(error)

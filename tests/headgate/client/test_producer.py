@@ -500,6 +500,25 @@ async def test_leaving_the_block_flushes(cluster):
     assert [b"value"] == cluster.stored
 
 
+async def test_an_opening_that_is_cancelled_leaves_nothing_behind_in_a_shared_connection(cluster, monkeypatch):
+    async with cluster.leader(), cluster.client() as client, Producer(client) as producer:
+        monkeypatch.setattr(client, "watch_leader", lambda _: asyncio.Event().wait())  # The broker does not answer.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.open("orders"), 1)
+        assert [] == list(client.cluster_watch.connection_handlers)
+
+
+async def test_an_opening_ends_when_the_producer_is_closed(cluster):
+    async with cluster.leader() as leader:
+        leader.answers = False
+    async with Producer(cluster.client()) as producer:
+        opening = asyncio.create_task(producer.open("orders"))
+        await asyncio.sleep(1)
+        await producer.close()
+        with pytest.raises(HeadgateError, match="the producer was closed"):
+            await asyncio.wait_for(opening, 1)
+
+
 async def test_opening_without_a_leader_is_bounded(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         leader.answers = False
