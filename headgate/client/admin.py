@@ -4,7 +4,6 @@ A command is repeated until the leader of its topic's shard replies. A change ca
 in every attempt, so it is made once, and a deadline, so it is not made after this has failed.
 """
 
-import asyncio
 import contextlib
 import copy
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.identifiers import Offset, SegmentId, keeper_of
 from headgate.model.layout import MAX_SHARDS
+from headgate.process.background import gathered
 from headgate.protocol import replies, request_fields, requests
 from headgate.reading.topic_files import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
@@ -647,7 +647,7 @@ class Admin:
         list_shard = partial(self._list_shard, request=request, kind=kind)
         if topic is not None:
             return await self._at(topic, list_shard)
-        return [page for pages in await asyncio.gather(*map(list_shard, range(self._all_shards()))) for page in pages]
+        return [page for pages in await gathered(*map(list_shard, range(self._all_shards()))) for page in pages]
 
     async def _list_shard(self, shard: int, request: request_fields.ListRequest, kind: type[PageT]) -> list[PageT]:
         pages = [await self._request(shard, request, kind)]
@@ -669,7 +669,7 @@ class Admin:
                 return None
 
         asked = map(reply_of, range(self._all_shards()))
-        if not (found := [reply for reply in await asyncio.gather(*asked) if reply is not None]):
+        if not (found := [reply for reply in await gathered(*asked) if reply is not None]):
             raise RequestRejectedError("invalid", f"no shard has a producer {name!r}; see: headgate producer list")
         return found
 

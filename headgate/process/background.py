@@ -2,7 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Self, TypeVar
+
+T = TypeVar("T")
 
 
 async def end_tasks(*tasks: asyncio.Task[Any], seconds: float | None = None) -> None:
@@ -17,6 +20,15 @@ async def end_tasks(*tasks: asyncio.Task[Any], seconds: float | None = None) -> 
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # Retrieved, so that it is not reported as forgotten.
+
+
+async def gathered(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Return what ``work`` returns. Once one fails, or the caller is cancelled, the others end: nothing runs on."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end_tasks(*tasks)
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:

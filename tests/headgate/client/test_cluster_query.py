@@ -150,6 +150,18 @@ async def test_another_daemon_is_asked_while_the_first_does_not_reply():
     assert (len(first.asked), same_daemon.asked, len(other.asked)) == (1, [], 1)
 
 
+async def test_a_list_that_one_shard_refuses_asks_the_others_no_more():
+    broker = FakeBroker()
+    async with AsyncExitStack() as stack:
+        first, second = await leaders_of(stack, broker, "one", "two")
+        first.refusal, second.silent = Rejected(verdict="forbidden", reason="may not"), True
+        admin = await stack.enter_async_context(admin_of(broker, 2))
+        before = asyncio.all_tasks()
+        with pytest.raises(RequestRejectedError, match="may not"):
+            await admin.list_topics()
+        assert asyncio.all_tasks() <= before
+
+
 @pytest.mark.parametrize(
     ("daemon_is_connected", "advice"),
     [

@@ -50,9 +50,7 @@ def test_any_rows_are_read_as_they_were_written(rows: list[tuple[int, bytes]], o
 
 
 @given(ROWS, st.integers(0, 60), st.integers(0, 60), WRITERS)
-def test_a_slice_has_the_rows_that_a_list_would_have(
-    rows: list[tuple[int, bytes]], first: int, count: int, options: dict[str, Any]
-) -> None:
+def test_a_slice_has_the_rows_that_a_list_would_have(rows, first, count, options):
     first = min(first, len(rows))
     found = read_columns(written(rows, **options), "x").slice(first, count)
 
@@ -206,9 +204,7 @@ def position(segment: int, offset: int, seek_generation: int) -> dict[str, objec
 
 
 @pytest.mark.parametrize(("kind", "stated"), [(None, ""), (e.SubscriptionType.QUEUE, "QUEUE")])
-def test_a_subscription_states_its_type_which_may_be_unknown_and_its_positions(
-    kind: e.SubscriptionType | None, stated: str
-) -> None:
+def test_a_subscription_states_its_type_which_may_be_unknown_and_its_positions(kind, stated):
     entry = e.SubscriptionCreated(
         topic_id=TOPIC,
         subscription_id=BILLING,

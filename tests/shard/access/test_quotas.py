@@ -33,9 +33,7 @@ def spent(requests: int, size_bytes: int = 1, limits: quotas.Limits = TEN, now: 
         ([{"topics": math.inf}], {}, math.inf),
     ],
 )
-def test_a_users_own_limit_comes_before_its_most_generous_role_and_that_before_the_default(
-    of_roles: list, own: dict, topics: float
-) -> None:
+def test_a_users_own_limit_comes_before_its_most_generous_role_and_that_before_the_default(of_roles, own, topics):
     assert topics == quotas.limits_of_user(quotas.DEFAULT_LIMITS, of_roles, own).topics
 
 
@@ -240,9 +238,7 @@ def joining(consumer: str, subscription: str = "s") -> RegisterConsumer:
     ],
     ids=["within", "beyond", "returning", "existing", "another within", "another beyond"],
 )
-def test_a_consumer_and_its_subscription_are_paid_for_by_who_registers(
-    shard: CommandShard, request_: RegisterConsumer, limits: dict[str, float], quota: str | None
-) -> None:
+def test_a_consumer_and_its_subscription_are_paid_for_by_who_registers(shard, request_, limits, quota):
     refusal = judge_joining(request_, "shop", shard.state, limits_of(**limits))
 
     assert quota == (None if refusal is None else refusal.quota)
