@@ -271,7 +271,9 @@ class DrainMonitor:
         agreed = [segment for segment in segments if segment not in contradicted]
         if agreed:
             self._record(agreed)
-        return "contradicted" if contradicted else "drained" if agreed else "waiting"
+        if contradicted:
+            return "contradicted"
+        return "drained" if agreed else "waiting"
 
     def _contradicted(self, segments: Iterable[int], claims: Mapping[int, DrainClaim]) -> Mapping[int, str]:
         """Return the claims that the leader vetoes; report each once while it stays the same."""

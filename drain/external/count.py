@@ -279,6 +279,9 @@ def _errors_of(table: Table, view: ExternalView) -> Iterator[None]:
     try:
         yield
     except HeadgateError as error:
-        gone = isinstance(error, FilesGoneError) or GONE in str(error)
-        raised = FilesGoneError if gone else RunError if isinstance(error, RunError) else TableError
-        raise raised(f"external.{view.topic}.{kind} ({table.path}): {error}") from error
+        text = f"external.{view.topic}.{kind} ({table.path}): {error}"
+        if isinstance(error, FilesGoneError) or GONE in str(error):
+            raise FilesGoneError(text) from error
+        if isinstance(error, RunError):
+            raise RunError(text) from error
+        raise TableError(text) from error

@@ -187,4 +187,6 @@ def total(counts: Iterable[RemainingEntries]) -> RemainingEntries:
     sized = sum(each.records or 0 for each in found if each.size_bytes is not None)
     size = sum(each.size_bytes or 0 for each in found)
     oldest = min((each.oldest_ms for each in found if each.oldest_ms is not None), default=None)
-    return RemainingEntries(records, size * records // sized if sized else None if records else 0, oldest)
+    if records == 0:
+        return RemainingEntries(0, 0, oldest)
+    return RemainingEntries(records, size * records // sized if sized else None, oldest)

@@ -110,6 +110,7 @@ def error_summary(error: Exception, doing: str = "count") -> str:
     text = str(error)
     if found := _OBJECT_ERROR.search(text):
         return f"Spark could not {doing}: {found.group(1)[:500]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     causes = [line for line in lines if line.startswith("Caused by:")]
-    return f"Spark could not {doing}: {(causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]}"
+    cause = causes[-1] if causes else lines[0]
+    return f"Spark could not {doing}: {cause[:500]}"

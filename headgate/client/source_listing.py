@@ -90,7 +90,9 @@ def read_layout(data: bytes) -> ExternalLayout:
     found = _parsed(data)
     file = _converted(found if isinstance(found, dict) else {"segments": found}, _File)
     has_hashes = any(item.first_hash is not None for item in file.segments)
-    hash_bits = file.hash_bits if file.hash_bits is not None else DEFAULT_HASH_BITS if has_hashes else 0
+    hash_bits = file.hash_bits
+    if hash_bits is None:
+        hash_bits = DEFAULT_HASH_BITS if has_hashes else 0
     return ExternalLayout([_of_file(item) for item in file.segments], file.positions, hash_bits, file.source)
 
 

@@ -56,8 +56,9 @@ def action_page(
 
 def form_field(name: str, kind: Any, value: object, *, is_fixed: bool = False) -> Html:
     """Return what a user fills in, or chooses from."""
-    value = (value or kind[-1]) if isinstance(kind, tuple) else value
-    choices = ("false", "true") if kind is bool else get_args(kind[0]) if isinstance(kind, tuple) else ()
+    choices: tuple[str, ...] = ("false", "true") if kind is bool else ()
+    if isinstance(kind, tuple):
+        value, choices = value or kind[-1], get_args(kind[0])
     if not choices or is_fixed:
         return element("input", name=name, value=value, readonly=is_fixed)
     return element("select", *(element("option", each, selected=each == value) for each in choices), name=name)

@@ -150,7 +150,7 @@ class Leadership:
 
 
 def _flag(event: Event, sets: Event, clears: Event, before: bool) -> bool:
-    return True if event is sets else False if event is clears else before
+    return event is sets or (before and event is not clears)
 
 
 class ShardLeaders:

@@ -115,8 +115,9 @@ def _condition(daemon: DaemonInfo) -> str:
 def _drain_checks(daemon: DaemonInfo) -> str:
     """Return whether Spark or published results answer; why they do not is among what is degraded."""
     found = next((each for each in daemon.components if each.component == "drain"), None)
-    state = UNKNOWN if found is None else found.reason.partition(",")[0] if found.state == "ok" else "not ready"
-    return f"drain {state}"
+    if found is None:
+        return f"drain {UNKNOWN}"
+    return f"drain {found.reason.partition(',')[0]}" if found.state == "ok" else "drain not ready"
 
 
 def _degraded(cluster: ClusterInfo) -> Iterator[str]:

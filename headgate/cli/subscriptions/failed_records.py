@@ -126,6 +126,12 @@ def _document(each: ParkedKeyInfo) -> dict[str, Any]:
     return msgspec.structs.asdict(each) | document
 
 
+def _parked_state(each: dict[str, Any]) -> str:
+    if not each["is_resuming"]:
+        return "parked"
+    return "resuming" if each["records"] else "ending"
+
+
 @command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
 @arguments.of_subscription
 def parked(context: CommandContext, topic: str, name: str) -> None:
@@ -144,7 +150,7 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
                     printable(each["key"]) + (" (base64)" if "key_encoding" in each else ""),
                     each["records"],
                     utc_minute(each["since_ms"]),
-                    ("resuming" if each["records"] else "ending") if each["is_resuming"] else "parked",
+                    _parked_state(each),
                     printable(each["reason"]),
                 )
                 for each in found

@@ -36,7 +36,9 @@ LOOK_INTERVAL_SECONDS: Final = 0.2
 
 def start_logs(*, debug: bool) -> None:
     """Log warnings to a terminal, where they show why a command waits, and only errors to a script."""
-    level = logging.DEBUG if debug else logging.WARNING if sys.stderr.isatty() else logging.ERROR
+    level = logging.WARNING if sys.stderr.isatty() else logging.ERROR
+    if debug:
+        level = logging.DEBUG
     logging.basicConfig(
         stream=sys.stderr,
         level=max(level, logging.INFO),

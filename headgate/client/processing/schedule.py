@@ -353,8 +353,10 @@ class Schedule:
 
     def revoke(self, key: HeldKey, *, is_lost: bool = False) -> list[ConsumedRecord]:
         """Return the records that are given back (rule 6): they count as not added. ``is_lost``: no other begins."""
-        holding, keeps = self._holdings.get(key), self.cumulative and not is_lost
-        return [] if holding is None else self._take_back(holding, holding.last_begun if keeps else -1)
+        if (holding := self._holdings.get(key)) is None:
+            return []
+        keeps = self.cumulative and not is_lost
+        return self._take_back(holding, holding.last_begun if keeps else -1)
 
     def end(self, key: HeldKey) -> None:
         """End a holding (rule 7)."""
