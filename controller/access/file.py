@@ -31,7 +31,7 @@ import msgspec
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.request_fields import require_name
-from headgate.settings.setting_errors import convert_document
+from headgate.settings.setting_errors import convert_document, explain
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
 from shard.access.rules import ANY, AccessRules, Right, Role
@@ -77,13 +77,13 @@ def read_access_file(path: Path) -> AccessRules:
             raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
         found = convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+        raise ConfigError(f"{path}: cannot read users and rights: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"{path}: {error}; a right is a table [[users.NAME]] with role, topics, subscriptions; quotas are in "
-            "[quotas], [quotas.roles.ROLE] and [quotas.users.NAME]"
+            f"{path}: {explain(str(error), _File, sections=False)}; a right is a table [[users.NAME]] with role, "
+            "topics, subscriptions; quotas are in [quotas], [quotas.roles.ROLE] and [quotas.users.NAME]"
         ) from None
     try:
         rights = {user: tuple(rights) for user, rights in _named(found.users).items()}

@@ -155,7 +155,7 @@ async def _http(settings: Settings, live: Mapping[str, bytes]) -> Finding:
             return ok("HTTP", f"{address} is that of the running daemon {listed(sorted(running))}")
         remedy = "end the program that listens there, or correct [http] host and port"
         return problem("HTTP", f"cannot listen on {address}: {reason(error)}", remedy)
-    return ok("HTTP", f"{address} is free")
+    return ok("HTTP", f"{address} is free" if port else f"any free port of {host}")
 
 
 async def _cluster(settings: Settings, registry: ZooKeeperRegistry) -> Finding:

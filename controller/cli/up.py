@@ -30,7 +30,7 @@ from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
 from controller.local.supervised_process import outcome
 from controller.settings.files import toml_document
-from controller.settings.load import Settings, load_settings
+from controller.settings.load import Settings, ledger_problem, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from drain.setting_values import own_socket
 from drain.table_mapping import read_tables
@@ -196,6 +196,8 @@ class _Node:
         self._further: list[ChildProcess] = []
         """The processes of the daemons 2, 3, … of this node."""
         self._results = options.results
+        if self._results is not None and (wrong := ledger_problem(self._results)):
+            raise ConfigError(f"--results {self._results}: {wrong}")
         self._external = None if options.external is None else options.external.absolute()
         if self._external is not None:
             read_tables(self._external)
@@ -337,7 +339,7 @@ class _Node:
         loop = asyncio.get_running_loop()
         spark = ReadinessReport("Spark" if self._results is None else "drain results", loop.time())
         node = ReadinessReport("node", loop.time())
-        _print_status("the daemon is starting; Spark starts in the background")
+        _print_status(f"the daemon is starting{'; Spark starts in the background' if self._results is None else ''}")
         was_ready = False
         while True:
             health, now = daemon.health(), loop.time()

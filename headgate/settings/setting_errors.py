@@ -15,7 +15,7 @@ from msgspec import inspect
 Converted = TypeVar("Converted")
 _ANY_KEY: Final = "[...]"
 """msgspec's name for a key of a mapping."""
-_AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`$")
 
@@ -83,16 +83,19 @@ def _unknown(field: str, kind: str, path: str, known: list[str]) -> str:
 
 
 def _example(field: str, path: str) -> str:
-    if (path, field) in {("$", "ledger"), ("$.ledger", "url")}:
-        return '[ledger] url = "file:///var/lib/headgate/ledger"'
-    return f"{field} = …"
+    ledger, right = '[ledger] url = "file:///var/lib/headgate/ledger"', '[[users.shop]] role = "producer"'
+    shown = {("$", "ledger"): ledger, ("$.ledger", "url"): ledger, ("$", "users"): right}
+    return shown.get((path, field), f"{field} = …")
 
 
 def _type_at(path: str, root: type[msgspec.Struct]) -> inspect.Type | None:
-    """Return the type of the setting at ``path``; None inside a list, or behind a key with a dot."""
+    """Return the type of the setting at ``path``; None behind a key with a dot."""
     current: inspect.Type | None = inspect.type_info(root)
-    for name in path.split(".")[1:]:
+    for part in path.split(".")[1:]:
+        name, in_list, _ = part.partition("[")
         current = current.value_type if isinstance(current, inspect.DictType) else _fields(current).get(name)
+        if in_list and isinstance(current, inspect.ListType | inspect.VarTupleType):
+            current = current.item_type
         match current:
             case inspect.UnionType(types=(current, inspect.NoneType())):
                 pass
@@ -107,6 +110,10 @@ def _valid_values(found: inspect.Type | None) -> str:
     match found:
         case inspect.LiteralType(values=values):
             return " or ".join(f'"{value}"' for value in values)
+        case inspect.EnumType(cls=cls) | inspect.DictType(key_type=inspect.EnumType(cls=cls)):
+            return " or ".join(f'"{each.value}"' for each in cls)
+        case inspect.UnionType(types=types):
+            return " or ".join(filter(None, map(_valid_values, types)))
         case inspect.BoolType():
             return "true or false"
         case inspect.IntType() | inspect.FloatType():

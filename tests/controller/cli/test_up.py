@@ -185,16 +185,17 @@ def test_what_the_first_start_fixed_is_not_changed(
 
 
 @pytest.mark.parametrize(
-    ("url", "reason"),
+    ("option", "url", "reason"),
     [
-        ("s3:/bucket", "names no bucket; write s3://bucket/path"),
-        ("file:///dev/null/ledger", "cannot write /dev/null/ledger/write-probe"),
+        ("--ledger", "s3:/bucket", "names no bucket; write s3://bucket/path"),
+        ("--ledger", "file:///dev/null/ledger", "cannot write /dev/null/ledger/write-probe"),
+        ("--results", "lake", "--results lake: 'lake' has none of the schemes"),
     ],
 )
-def test_a_ledger_that_no_leader_can_write_is_refused_before_anything_starts(
-    url: str, reason: str, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+def test_a_store_that_no_leader_can_use_is_refused_before_anything_starts(
+    option: str, url: str, reason: str, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
-    result = invoke("up", "--data", str(tmp_path), "--ledger", url, *ANY_PORTS)
+    result = invoke("up", "--data", str(tmp_path), option, url, *ANY_PORTS)
 
     assert result.exit_code == 1
     assert reason in result.stderr.splitlines()[-1]
@@ -318,7 +319,7 @@ def test_a_user_who_is_added_to_the_access_file_gets_a_configuration(
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("access.toml", "users = 1", r"access.toml: Expected `object`"),
+        ("access.toml", "users = 1", r"access.toml: $.users: expected `object`"),
         ("access.toml", '[[users.headgate]]\nrole = "administrator"', "user headgate is the daemons' own"),
         ("access.toml", '[[users.shop]]\nrole = "producer"', "no user is an administrator of all topics"),
         ("tls/ca.pem", "x", "ca.pem or its key ca.key is damaged"),
@@ -345,7 +346,7 @@ def test_an_unusable_access_file_changes_nothing_on_sighup(invoke: Invoke, recor
     recorder.before_signal = lambda: (tmp_path / "access.toml").write_text("users = 1") and None
     printed = up(invoke, tmp_path, "--tls", *ANY_PORTS)
 
-    assert f"SIGHUP changed nothing: {tmp_path / 'access.toml'}: Expected `object`" in printed
+    assert f"SIGHUP changed nothing: {tmp_path / 'access.toml'}: $.users: expected `object`" in printed
     assert recorder.reloaded == []
     assert "broker reloaded" not in recorder.events
     assert "user producer" in (tmp_path / "broker" / "access.acl").read_text()
