@@ -277,6 +277,10 @@ def _reason(error: Exception) -> str:
     if "builder error" in reason and " http://" in reason:  # what obstore says of it
         prefix = "AZURE" if "MicrosoftAzure" in reason else "AWS"
         reason += f"; an endpoint without TLS needs {prefix}_ALLOW_HTTP=true in the environment"
+    if re.search("/latest/api/token|/computeMetadata/|/metadata/identity", reason):  # of a machine of the provider
+        reason += "; the environment has no credentials of the store, and this machine has no role"
+    if "Account must be specified" in reason:
+        reason += "; set AZURE_STORAGE_ACCOUNT_NAME in the environment"
     return reason
 
 

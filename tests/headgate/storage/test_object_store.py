@@ -16,7 +16,7 @@ from controller.backup.copy import copy_shard
 from controller.settings.sections import MAX_QUEUE_BYTES
 from controller.snapshots.job import take_snapshot
 from drain.backlog.results import Result, publish_result
-from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
+from headgate.errors import ConfigError, ForeignObjectError, ObjectExistsError, StoreUnavailableError
 from headgate.ledger.identity import claim_ledger_id, name_level
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import MAX_CHUNK_BYTES, LocalStore, _await_foreign_threads, open_store
@@ -161,6 +161,14 @@ async def test_an_error_names_the_setting_that_is_missing_and_what_the_bucket_ha
         for operation, place in ((store.read("shard/1"), "read shard/1"), (store.folders(""), "list the bucket")):
             with pytest.raises(StoreUnavailableError, match=rf"^cannot {place}: .*403 Forbidden: NoKey: Wrong\.$"):
                 await operation
+        if scheme == "s3":
+            monkeypatch.setenv("AWS_METADATA_ENDPOINT", os.environ["AWS_ENDPOINT_URL"])
+            monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+            with pytest.raises(StoreUnavailableError, match="the environment has no credentials of the store"):
+                await open_store("s3://bucket/ledger").read("shard/1")
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+        with pytest.raises(ConfigError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+            open_store("az://bucket/ledger")
 
 
 def test_the_end_of_the_process_waits_for_threads_of_a_library():
