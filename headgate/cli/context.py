@@ -19,6 +19,7 @@ import click
 
 from headgate.cli.terminal.option_types import FilePath, Seconds
 from headgate.cli.terminal.output import JSON_HELP, examples, print_json
+from headgate.errors import HeadgateError
 from headgate.process.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
@@ -130,9 +131,11 @@ class CommandContext:
 
     def can_ask(self) -> bool:
         """Whether a person sees questions and can answer them."""
-        return sys.stdin.isatty() and sys.stderr.isatty()
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
     def standard_input(self) -> int:
+        if sys.stdin is None:
+            raise HeadgateError("standard input is closed: name a file or /dev/null for it")
         return sys.stdin.fileno()
 
     def printed_as_json(self, result: object) -> bool:
@@ -263,10 +266,8 @@ def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
     default = ProducerSettings()
     if timeout_seconds is None:
         return default
-    return ProducerSettings(
-        request_timeout_seconds=min(default.request_timeout_seconds, timeout_seconds),
-        delivery_timeout_seconds=timeout_seconds,
-    )
+    shorter = min(default.request_timeout_seconds, timeout_seconds)
+    return ProducerSettings(request_timeout_seconds=shorter, delivery_timeout_seconds=timeout_seconds)
 
 
 def keep(context: click.Context, option: click.Parameter, value: object) -> None:

@@ -10,6 +10,7 @@ Rules:
 """
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -81,7 +82,13 @@ class HeadgateGroup(click.Group):
         sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))
 
     def _exit_code(self, arguments: list[str], prog_name: str, command_context: CommandContext) -> int:
-        if sys.stdout is None:  # Its number would be that of the next file or connection.
+        # The number of a closed one would be that of the next file or connection.
+        if sys.stdin is None:
+            os.open(os.devnull, os.O_RDONLY)
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115 - as long as the process
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # A drawing in a terminal without UTF-8, as in errors.
+        if sys.stdout is None:
             closed = HeadgateError("standard output is closed: name a file or /dev/null for it")
             return _report(closed, debug=False, as_json=asks_for_json(arguments))
         try:

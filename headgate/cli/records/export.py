@@ -171,9 +171,10 @@ class TableExport:
         self.context.printed_as_json(found)
         text = f"exported {plural(exporter.records, 'record')} in {plural(exporter.commits, 'commit')}"
         if self.rows.unfit:
-            text += "; {unfit} values do not fit the schema and are only in column value, first {first_unfit}"
+            fit = f"{plural(self.rows.unfit, 'value')} that the schema does not fit"
+            text += f"; only in column value: {fit}, first {{first_unfit}}"
         if self.rows.without_timestamp:
-            text += "; {without_timestamp} timestamps are behind the year 9999 and null"
+            text += f"; null: {plural(self.rows.without_timestamp, 'timestamp')} behind the year 9999"
         click.echo(text.format(**found), err=True)
 
 

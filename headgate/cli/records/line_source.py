@@ -30,6 +30,7 @@ from headgate.cli.records.sending import REPORTED, OutcomeCounts, OutgoingRecord
 from headgate.cli.terminal.running import READ_BLOCK_BYTES, read_blocks
 from headgate.errors import HeadgateError
 from headgate.model.headers import Headers
+from headgate.model.text import plural
 
 if TYPE_CHECKING:
     from headgate import Producer
@@ -159,7 +160,7 @@ class LineImport:
                 f"({read}); give the same file or another --name, or delete the producer: headgate producer delete "
                 f"{self.name}"
             )
-        click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
+        click.echo(f"headgate: {source}: continuing after {plural(position.number, 'line')} already stored", err=True)
         return found
 
     async def _lines(self, source: Path, beginning: _Beginning) -> AsyncGenerator[lines.Line, None]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 import click
 
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, HeadgateError, RequestRejectedError
+from headgate.model.text import plural
 from headgate.process.background import end_tasks
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ class OutcomeCounts:
         if self.unknown:
             text += f" ({self.unknown} may have been stored)"
         if self.skipped:
-            text += f", skipped {self.skipped} invalid lines"
+            text += f", skipped {plural(self.skipped, 'invalid line')}"
         if self.blank:
-            text += f", {self.blank} blank line{'s' if self.blank > 1 else ''}"
+            text += f", {plural(self.blank, 'blank line')}"
         if self.byte_order_marks:
-            text += f", {self.byte_order_marks} byte order mark{'s' if self.byte_order_marks > 1 else ''} removed"
+            text += f", {plural(self.byte_order_marks, 'byte order mark')} removed"
         return text
 
 

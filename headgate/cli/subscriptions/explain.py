@@ -11,6 +11,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.model.identifiers import SegmentId
 from headgate.model.layout import slice_of
+from headgate.model.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,18 +71,11 @@ def plan(context: CommandContext, topic: str, name: str, merges: tuple[str, ...]
 def _print_plan(planned: Plan) -> None:
     if planned.created:
         click.echo("Segments that would be created:")
-        print_table(
-            ("segment", "hashes", "parents", "blocked by"),
-            [
-                (
-                    each.segment,
-                    f"{each.first_hash:04x}-{each.last_hash:04x}",
-                    ", ".join(map(str, each.parents)),
-                    ", ".join(map(str, each.blocked_by)),
-                )
-                for each in planned.created
-            ],
-        )
+        rows = [
+            (x.segment, f"{x.first_hash:04x}-{x.last_hash:04x}", *(listed(y) for y in (x.parents, x.blocked_by)))
+            for x in planned.created
+        ]
+        print_table(("segment", "hashes", "parents", "blocked by"), rows)
     _print_moves("Moves at once:", planned.after_rebalance)
     _print_moves("Moves when every sealed segment is drained:", planned.after_drain)
     if not (planned.after_rebalance or planned.after_drain):
@@ -105,8 +99,5 @@ def _print_moves(heading: str, moves: Sequence[ProposedMove]) -> None:
     if not moves:
         return
     click.echo(heading)
-    print_table(
-        ("segment", "from", "to"),
-        [(slice_of(move.segment, move.first_bucket, move.end_bucket), move.before, move.after) for move in moves],
-        numbers=("segment",),
-    )
+    rows = [(slice_of(move.segment, move.first_bucket, move.end_bucket), move.before, move.after) for move in moves]
+    print_table(("segment", "from", "to"), rows, numbers=("segment",))

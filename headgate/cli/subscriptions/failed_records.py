@@ -101,20 +101,12 @@ def _print(found: OpenLetters, letters: list[dict[str, Any]], *, err: bool) -> N
         click.echo(text, err=True)
         return
     columns = ("source_segment", "source_offset", "deliveries")
-    print_table(
-        ("key", "segment", "offset", "deliveries", "died", "reason"),
-        [
-            (
-                printable(each["key"]),
-                *(each[column] for column in columns),
-                utc_minute(each["died_at"]),
-                printable(each["reason"]),
-            )
-            for each in letters
-        ],
-        drop=("segment", "offset", "died"),
-        err=err,
-    )
+    rows = [
+        (printable(x["key"]), *(x[name] for name in columns), utc_minute(x["died_at"]), printable(x["reason"]))
+        for x in letters
+    ]
+    shown = ("key", "segment", "offset", "deliveries", "died", "reason")
+    print_table(shown, rows, drop=("segment", "offset", "died"), err=err)
 
 
 _key_argument = click.argument("key")

@@ -154,14 +154,10 @@ def move_subscription(context: CommandContext, topic: str, name: str, target: Ma
 
 
 def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
-    print_table(
-        ("segment", "from", "to", "end", "effect"),
-        [
-            (move.segment, move.from_offset, move.to_offset, move.end_offset, describe_move(move))
-            for move in answer.moves
-        ],
-        err=err,
-    )
+    rows = [
+        (each.segment, each.from_offset, each.to_offset, each.end_offset, describe_move(each)) for each in answer.moves
+    ]
+    print_table(("segment", "from", "to", "end", "effect"), rows, err=err)
 
 
 def describe_move(move: SegmentSeek) -> str:

@@ -78,24 +78,16 @@ def _print_list(found: Sequence[SubscriptionInfo]) -> None:
     )
 
 
+_OF_A_PART = ("status", "acknowledged_offset", "consumer", "generation", "unacknowledged", "estimated")
+
+
 def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, SegmentAssignment]]:
     """Yield every segment with its name, and below a shared segment its bucket ranges, e.g. ``0[0-7]``."""
     for segment in segments:
         yield str(segment.segment), segment
         for part in segment.bucket_ranges:
             name = str(slice_of(segment.segment, part.first_bucket, part.end_bucket))
-            yield (
-                name,
-                replace(
-                    segment,
-                    status=part.status,
-                    acknowledged_offset=part.acknowledged_offset,
-                    consumer=part.consumer,
-                    generation=part.generation,
-                    unacknowledged=part.unacknowledged,
-                    estimated=part.estimated,
-                ),
-            )
+            yield name, replace(segment, **{each: getattr(part, each) for each in _OF_A_PART})
 
 
 def describe_holdings(consumer: ConsumerInfo) -> str:
@@ -124,7 +116,7 @@ def _print_subscription(described: SubscriptionInfo) -> None:
         f"{', balanced by load' if by_load else ''}{_policy(described)}"
     )
     if described.dropped_records:
-        click.echo(f"retention deleted {described.dropped_records} records that it had not acknowledged")
+        click.echo(f"retention deleted {plural(described.dropped_records, 'record')} that it had not acknowledged")
     print_table(
         (
             *("segment", "status", "acknowledged", "end", "unacknowledged"),
@@ -280,6 +272,8 @@ def set_(context: CommandContext, topic: str, name: str, **given: Any) -> None:
     one. With --ignored-by-retention the topic's --max-age and --max-bytes hold for unread records, too. The other
     options are for a queue.
     """
+    if all(value is None for value in given.values()):
+        raise click.UsageError("give at least one option to set")
     described = context.ask(lambda admin: admin.set_delivery_policy(topic, name, **given))
     context.report(described, f"subscription {name} of {topic}: {policy_text(described.policy)}")
 

@@ -48,7 +48,7 @@ class Seconds(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return ``value`` as a number; the error names the limits."""
         try:
-            return require_seconds("the duration", float(str(value)), at_least=self._at_least)
+            return require_seconds("seconds", float(str(value)), at_least=self._at_least)
         except ValueError:
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         except ConfigError as error:

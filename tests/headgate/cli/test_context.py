@@ -28,7 +28,7 @@ def test_a_timeout_that_is_no_duration_is_wrong_usage(given, invoke):
     result = invoke("topic", "list", "--timeout", given)
 
     assert result.exit_code == 2
-    assert "use 0.001 to 31536000 seconds; see: headgate topic list --help" in result.stderr
+    assert f"seconds={float(given)!r}: use 0.001 to 31536000 seconds; see: headgate topic list --help" in result.stderr
 
 
 def client_file(folder: Path, more: str = "") -> Path:

@@ -76,7 +76,7 @@ def test_what_is_no_record_is_named_or_counted(row, problem, invoke, orders, tmp
     assert [b"x\ny", b"b"] == [key for _, key, _ in orders.sent]
     assert [1_769_882_400_000] * 2 == orders.timestamps
     skipped = invoke(*words, "--skip-bad-lines", str(path))
-    assert skipped.stderr.endswith("skipped 1 invalid lines, 1 blank line, 1 byte order mark removed\n")
+    assert skipped.stderr.endswith("skipped 1 invalid line, 1 blank line, 1 byte order mark removed\n")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_named_producer_continues_after_a_quoted_line_break(invoke: Invoke, or
 
     resumed = invoke(*words, str(path))
 
-    assert "3 lines are already stored" in resumed.stderr
+    assert "continuing after 3 lines already stored" in resumed.stderr
     assert f"{path}:6 has 1 columns" in resumed.stderr
     assert [b'{"id":"a","text":"1\\n2"}', b'{"id":"b","text":"3\\n4"}'] == [value for _, _, value in orders.sent]
 

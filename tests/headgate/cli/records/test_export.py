@@ -48,7 +48,7 @@ def test_records_are_exported_once_and_the_subscription_follows(invoke: Invoke, 
         "pruned": {},
     }
     assert first.stderr == (
-        "exported 4 records in 1 commit; 4 values do not fit the schema and are only in column value, "
+        "exported 4 records in 1 commit; only in column value: 4 values that the schema does not fit, "
         "first segment 0, offset 0\n"
     )
     assert cluster.calls == [
