@@ -336,9 +336,6 @@ async def test_the_name_of_an_older_session_is_registered_when_that_session_ends
     await listed(harness, {"same": b"new"})
 
 
-# Users and rights
-
-
 @pytest.fixture
 def open_cluster(harness: ElectionHarness) -> None:
     harness.user = None

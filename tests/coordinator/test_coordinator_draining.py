@@ -18,9 +18,6 @@ def harness(after_split: CoordinatorHarness) -> CoordinatorHarness:
     return after_split
 
 
-# Blocked and unblocked children
-
-
 async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harness: CoordinatorHarness) -> None:
     await harness.run_with_heartbeats(300)
     checks_before = len(harness.checker.checks)
@@ -72,9 +69,6 @@ async def test_without_a_drain_check_children_stay_blocked_until_one_is_installe
     await harness.run(0.1)
     assert {1: "ada", 2: "ada"} == harness.holders()
     assert [] == checks
-
-
-# Polling
 
 
 async def test_polls_back_off_and_each_progress_event_resets_the_backoff(harness: CoordinatorHarness) -> None:

@@ -64,9 +64,6 @@ FOUR = Layout.initial(4, 0)
 BUSY, HALF, IDLE = load(1500), load(500), load(0)
 
 
-# Splitting
-
-
 @pytest.mark.parametrize(
     ("loads", "expected"),
     [

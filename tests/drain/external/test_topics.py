@@ -93,9 +93,6 @@ def tables() -> Tables:
     return Tables()
 
 
-# Drain queries
-
-
 def test_only_a_topic_with_tables_needs_them(tables: Tables) -> None:
     assert [True, False, False] == [
         tables.topics.needs_tables(drain_query(topic)) for topic in ("orders", "other", None)

@@ -333,7 +333,7 @@ async def test_run_parks_the_key_of_a_record_whose_handler_fails_for_the_last_ti
 
     async def handle(record: ConsumedRecord) -> None:
         await asyncio.sleep(0.05)
-        if record.key == POISON:
+        if record.value == b"3":
             raise ValueError("poison")
         handled.append(int(record.value))
 
@@ -405,6 +405,20 @@ async def test_a_dead_letter_topic_that_is_created_again_keeps_parked_records():
         await Program().read(consumer, 20)
         (keeper,) = await admin.list_subscriptions("dead")
         assert 2 == sum(each.unacknowledged or 0 for each in keeper.segments)
+
+
+async def test_parked_records_that_are_lost_are_passed_over_if_later_ones_are_there(caplog) -> None:
+    async with with_a_parked_key() as (world, admin, consumer, program):
+        await admin.delete_topic("dead", force=True)
+        await admin.create_topic("dead")
+        program.spared = 0
+        await produce(world, 20)
+        await program.read(consumer, 10)
+        program.spared = 1000
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 30)
+        assert ([3, 13], []) == (program.values(), await parked(admin))
+        assert ["key.records_missing"] == errors_of(caplog)
 
 
 async def test_a_restored_copy_of_the_ledger_has_the_parked_records(monkeypatch: pytest.MonkeyPatch):

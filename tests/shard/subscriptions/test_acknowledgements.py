@@ -6,6 +6,7 @@ from headgate.model import entries as e
 from headgate.model.positions import OffsetRanges
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.consumers import Holdings
+from shard.state.subscription import Subscription
 from shard.subscriptions.acknowledgements import acknowledgeable_end, judge
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.command_shard import imported_topic
@@ -97,6 +98,13 @@ def test_rule_4_the_end_of_a_segment_at_an_external_source(positions: e.Position
     sealed = e.ImportedSegment(segment=0, label="a", end_offset=1)
     topic = imported_topic(sealed, e.ImportedSegment(segment=1, label="b", parents=[0]), positions=positions)
     assert ends == [acknowledgeable_end(topic, segment) for segment in (0, 1)]
+    ids = {"topic_id": 1, "subscription_id": 2}
+    created = e.SubscriptionCreated(**ids, subscription="s", subscription_type="STREAM", order="none", positions={})
+    subscription = Subscription.created(created, "orders")
+    subscription.apply(e.ConsumerRegistered(**ids, consumer="ada", incarnation=1, client_id="c"), 0)
+    subscription.apply(e.SegmentGranted(**ids, segment=1, consumer="ada", generation=1), 0)
+    judged = judge(subscription, topic, of_ada([Acknowledgement(1, 1, 0, 7)], {}, 1))
+    assert (positions == "offsets") == (not judged.rejected)
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)

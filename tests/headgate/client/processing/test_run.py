@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
+from headgate.client.processing.runner import Workers
 from headgate.errors import AcknowledgementsNotStoredError, ConfigError, FencedError, HandlerFailedError, HeadgateError
 from headgate.model.layout import segment_hash
 from headgate.model.positions import decode_positions
@@ -91,6 +92,13 @@ async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_ho
             assert [f"{key}{n}" for n in range(3)] == [each for each in handler.done if each[0] == key]
         await asyncio.sleep(1)
         assert [] == acknowledged(cluster), "the first record is not handled"
+
+
+async def test_handlers_that_never_wait_let_the_program_do_other_work_after_a_hundredth_of_a_second() -> None:
+    workers = Workers(asyncio.Event().wait, lambda _: None)
+    asked = [workers.should_pause(at) for at in (5.0, 5.01, 5.02)]
+    await asyncio.sleep(0)
+    assert [False, False, True, False] == [*asked, workers.should_pause(5.03)]
 
 
 async def test_handlers_continue_while_many_records_are_taken(cluster):
