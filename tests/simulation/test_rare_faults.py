@@ -56,9 +56,6 @@ def first_violation(plans: Callable[[int], Plan], first: int = 1) -> str:
     return str(found)
 
 
-# Damaged objects
-
-
 def damaged_in(checker: InvariantChecker) -> str:
     """Return the path of the only damaged object of a run, which was repaired."""
     (repaired,) = rows(checker, "is repaired")

@@ -155,9 +155,6 @@ def test_a_hot_key_prevents_a_split_for_consumers() -> None:
     assert change(TWO, load(900, hottest_hash_fraction=0.99), load(1), consumers=5) is None
 
 
-# Limits
-
-
 def _limit(plan: ScalingDecision) -> str:
     assert plan.change is None
     (suppressed,) = plan.suppressed
@@ -214,9 +211,6 @@ def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
     layout = TWO.split(0, 5, 0)
 
     assert set(undrained_generations(layout, [_used(layout, drained=set(), **idle)]).values()) == {0}
-
-
-# Merging
 
 
 def _quiet(first: int, second: int) -> Merge:

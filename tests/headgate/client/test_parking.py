@@ -128,6 +128,10 @@ async def test_a_resumed_record_is_delivered_once_if_its_segment_is_revoked_befo
             await asyncio.sleep(8)
             await program.handle(consumer, record)
             await program.read(consumer, 50)
+        await admin.seek("orders", "billing", to="earliest")
+        await asyncio.sleep(5)
+        await consumer.park(record)
+        assert 1 == consumer.metrics().rejected_acknowledgements, "another grant has its segment"
     assert [3, 13] == program.values()
 
 

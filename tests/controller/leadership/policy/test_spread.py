@@ -73,9 +73,6 @@ def views(draw: st.DrawFn, *, heavy: bool = False, troubled: bool = True) -> tup
     return live, queues
 
 
-# Balance
-
-
 @given(views(troubled=False))
 def test_the_numbers_of_shards_differ_by_at_most_one(view: tuple) -> None:
     """Rule 3."""
@@ -136,9 +133,6 @@ ONLY_TO_B = [queue(0, "a", "b", 1), queue(1, "a", "bc", 2), queue(2, "a", "b", 4
 def test_a_shard_moves_once_to_where_it_is_best_after_all_others(queues: list[ShardQueue], moves: list[tuple]) -> None:
     """Rule 3."""
     assert plan([LiveDaemon(name) for name in "abc"], queues).moves == tuple(Move(*each, "spread") for each in moves)
-
-
-# Stability and determinism
 
 
 @given(views(heavy=True), st.randoms(use_true_random=False))

@@ -121,9 +121,6 @@ def test_an_evicted_consumer_holds_nothing():
     assert {} == assignment.held
 
 
-# Bucket ranges
-
-
 def bucket_range(first_bucket: int, end_bucket: int, generation: int) -> Grant:
     return replace(grant(0, generation), first_bucket=first_bucket, end_bucket=end_bucket)
 
@@ -143,6 +140,9 @@ def test_two_bucket_ranges_of_one_segment_are_held_together():
     assert Changes() == assignment.registered(*registered(bucket_range(0, 8, 3), high))
     assert Changes(finish=[revocation(0, 8, 3)]) == assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
     assert {(0, 2), (0, 3)} == assignment.held.keys()
+    released = holding()
+    released.changed(pushed(revoked=[revocation(0, 8, 3)]))
+    assert Changes(start=[high]) == released.changed(pushed(granted=[high])), "its buckets were not released"
 
 
 def test_a_later_grant_of_one_bucket_drops_the_fenced_bucket_range():

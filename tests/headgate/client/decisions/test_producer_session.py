@@ -81,9 +81,6 @@ def test_an_unanswered_open_request_is_repeated_with_the_same_token():
     assert first.request_id != talk.opening.request_id
 
 
-# Replies
-
-
 def test_a_commit_is_reported_although_earlier_replies_are_missing():
     talk = streaming("a", "b", "c")
     talk.commit("c")
@@ -214,9 +211,6 @@ def test_a_failed_send_ends_the_attempt():
     talk = streaming("a", "b")
     talk._record(talk.session.send_failed(talk.last["b"].request_id, talk.now, 1.0))
     assert ["a@1"] == talk.wait_for_pause()
-
-
-# Leaders
 
 
 def test_what_a_leader_does_not_answer_soon_after_it_returned_is_sent_again():

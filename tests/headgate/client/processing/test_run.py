@@ -78,9 +78,6 @@ async def running(reader, handler, **options):
             await task
 
 
-# Handling
-
-
 async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_holds_only_itself(cluster):
     cluster.store_records(keyed(*"abababcdcdcd"))
     handler = Handler({"a0": 1000})
@@ -153,9 +150,6 @@ async def test_a_segment_at_its_share_of_the_look_ahead_waits_and_the_others_con
         assert set(keys) == set(handler.done)
         await asyncio.sleep(0.3)
         assert {(0, 1, len(here)), (1, 1, len(there))} <= set(acknowledged(cluster))
-
-
-# Failures
 
 
 async def test_a_record_that_fails_for_good_ends_the_run_with_its_name_and_is_not_acknowledged(cluster):
@@ -251,9 +245,6 @@ async def test_arguments_of_a_run_make_sense(cluster):
             RetryPolicy(exceptions=exceptions)
 
 
-# Ending
-
-
 def sigterm(_reader, _task) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -303,9 +294,6 @@ async def test_a_program_that_handles_sigterm_itself_keeps_its_handler(cluster):
         signal.signal(signal.SIGTERM, before)
 
 
-# Segments
-
-
 async def test_a_revocation_waits_for_what_was_begun_gives_back_the_rest_and_is_confirmed(cluster):
     cluster.store_records(keyed(*"abcdef"))
     handler = Handler({"a0": 5, "b0": 4})
@@ -316,7 +304,7 @@ async def test_a_revocation_waits_for_what_was_begun_gives_back_the_rest_and_is_
     ):
         await until(lambda: handler.at_once == 2)
         leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
-        await until(lambda: leader.seen(ConfirmRevoked))
+        await until(lambda: leader.seen(ConfirmRevoked), 10)
         assert ["b0", "a0"] == handler.done
         assert [(0, 1, 2)] == acknowledged(cluster)
         leader.push(registration(leader), granted=[grant(generation=2, start_offset=2)])
