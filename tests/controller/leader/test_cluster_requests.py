@@ -122,6 +122,7 @@ def test_pages_have_every_subscription_once_and_the_overview_once():
     rows = [
         subscription_summary(f"topic-{number:04}", f"{'n' * 90}{letter}") for number in range(400) for letter in "ab"
     ]
+    rows.append(subscription_summary("unblocked", blocked_segments=0))
     found = overview(*rows)
     pages = [cluster_reply(DescribeCluster(), found)]
     while pages[-1].next is not None:
@@ -131,3 +132,4 @@ def test_pages_have_every_subscription_once_and_the_overview_once():
     assert all(len(codec.encode(page)) < PAGE_BYTES + 10_000 for page in pages)
     assert [name for page in pages for name in names(page)] == [(row.topic, row.subscription) for row in rows]
     assert [page.overview is not None for page in pages] == [True] + [False] * (len(pages) - 1)
+    assert cluster_reply(DescribeCluster(blocked=True), overview(rows[-1])).subscriptions == []

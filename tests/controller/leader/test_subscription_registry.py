@@ -2,12 +2,17 @@
 
 import asyncio
 import re
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
+from controller.leader.subscription_registry import drained_as_counted
 from controller.settings.sections import RetentionSettings
 from coordinator.membership import MAX_DISCONNECTED
+from drain.protocol import DrainCheckError, DrainedResponse
 from headgate.client.admin import Admin
+from headgate.model import entries as e
 from headgate.protocol.codec import Presence
 from headgate.protocol.replies import Registered
 from headgate.protocol.requests import (
@@ -20,6 +25,7 @@ from headgate.protocol.requests import (
     Record,
     RegisterConsumer,
 )
+from tests.support.worlds.command_shard import CommandShard
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client as connected
 
@@ -92,9 +98,21 @@ async def test_a_program_that_runs_need_not_have_read_what_came_and_went_and_one
         await client.call(ProduceBatch, topic="orders", records=[Record(b"%d" % n, b"v", 0) for n in range(20)])
         await admin.split("orders", 1)
         assert (1,) == (await admin.prune_topic("orders")).segments
+        counted = {"kind": "split", "reason": "command"}
+        assert 1 == shard.registry.get_sample_value("headgate_layout_changes_total", counted)
         joins |= {"positions": [(0, 0)], "positions_topic_id": topic_id}
         runs = await client.call(RegisterConsumer, **joins)
         starts = await client.call(RegisterConsumer, **joins | {"incarnation": joins["incarnation"] + 1})
 
     assert isinstance(runs, Registered)
     assert "segment 1 of topic 'orders' was created and pruned since" in starts.reason
+
+
+async def test_a_count_of_a_chunk_that_this_leader_has_not_written_drains_nothing() -> None:
+    ids = {"topic_id": 1, "subscription_id": 2}
+    created = e.SubscriptionCreated(**ids, subscription="s", subscription_type="STREAM", order="strict", positions={})
+    state = CommandShard(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"), created).state
+    source = AsyncMock(return_value=DrainedResponse(id=0, drained={0: 5}, watermark=2))
+    commit = SimpleNamespace(newest=1, when_durable=lambda _, then: then())
+    with pytest.raises(DrainCheckError, match="has written 1: another leader writes this ledger"):
+        await drained_as_counted(state, commit, source, state.subscriptions[2], frozenset({0}))

@@ -72,6 +72,7 @@ def test_headgates_form_is_a_list_or_an_object() -> None:
     assert (16, "offsets", "rejected") == (bare.hash_bits, bare.positions, bare.missing_parents)
     assert (bare.segments, "x", 20) == (full.segments, full.source, full.hash_bits)
     assert 0 == read_layout(b'[{"segment": "a"}]').hash_bits
+    assert read_layout(b'[{"segment": "a", "sealed": true}]').segments[0].sealed
 
 
 WRONG = {

@@ -166,14 +166,6 @@ def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_agai
     assert original == judge_batch(batch(0), state, 4)
 
 
-def test_records_for_an_external_topic_are_invalid_after_a_barrier() -> None:
-    state = shard()
-    segments = [e.ImportedSegment(segment=0, label="shard-0")]
-    state.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))
-
-    assert verdict(judge_batch(batch(topic="kinesis"), state, durable=1)) == ("invalid", True)
-
-
 def test_a_source_position_is_stored_only_where_it_is_kept() -> None:
     """Otherwise the next program under the name would continue elsewhere, and skip records or store them again."""
     state, positioned = shard(), replace(batch(producer=5), topic_id=1, source_position=b"7")
