@@ -55,7 +55,7 @@ async def test_without_a_drain_check_children_stay_blocked_until_one_is_installe
     harness.split(0)
     harness.acknowledge("ada", 0, 1)
     await harness.run_with_heartbeats(1000)
-    assert {0: "ada"} == harness.holders()
+    assert ({0: "ada"}, False) == (harness.holders(), harness.coordinator.drain.poller.running)
 
     checks = []
 
