@@ -48,6 +48,13 @@ async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     assert {0, 1, 2} == set(harness.holders())
 
 
+async def test_the_first_consumer_of_an_unknown_type_installs_the_drain_check(lead: Lead) -> None:
+    harness = lead("ada", type=None, records=1).split(0)
+    harness.acknowledge("ada", 0, 1)
+    await harness.run_with_heartbeats(10)
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+
 async def test_without_a_drain_check_children_stay_blocked_until_one_is_installed(lead: Lead) -> None:
     """A missing drain check must not break order. A second installation is ignored."""
     harness = lead("ada", with_drain_check=False)
