@@ -43,51 +43,6 @@ from controller.leadership.zookeeper.contact import ZooKeeperContact, ZooKeeperN
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.leadership.zookeeper.succession import Contender, Grant, Successor, Wishes, ZooKeeperSuccession
 
-
-class QueueExits:
-    """Leaves the queues of shards: passes locks on, and deletes the queue nodes of this daemon."""
-
-    def __init__(
-        self, connection: ZooKeeperConnection, contact: ZooKeeperContact, succession: ZooKeeperSuccession
-    ) -> None:
-        self._connection = connection
-        self._contact = contact
-        self._succession = succession
-        self._leaving: dict[tuple[str, str], Grant | None] = {}
-        """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
-        self._requested = asyncio.Event()
-        self.granted = asyncio.Event()
-        """All locks that this daemon passed on are where they should be."""
-        self.granted.set()
-
-    def leave(self, contender: Contender, grant: Grant | None) -> None:
-        """Leave the queue of ``contender``, which is no longer reconciled. Does not wait."""
-        # A create without a response may have left a node: all nodes with this prefix are deleted.
-        self._leaving[contender.folder, contender.prefix] = grant
-        if grant is not None:
-            self.granted.clear()
-        self._requested.set()
-
-    async def run(self) -> None:
-        """Leave queues while there is contact, until cancelled."""
-        while True:
-            await self._requested.wait()
-            self._requested.clear()
-            for (folder, prefix), grant in list(self._leaving.items()):
-                await self._contact.complete("leave", partial(self._leave, folder, prefix, grant))
-                self._leaving.pop((folder, prefix), None)
-            if not any(self._leaving.values()):
-                self.granted.set()
-
-    async def _leave(self, folder: str, prefix: str, grant: Grant | None) -> None:
-        if grant is not None and grant.session == self._contact.session:
-            await self._succession.write_grant(folder, grant)
-        for name in queue_order.queue_nodes(await self._connection.children(folder)):
-            if name.startswith(prefix):
-                with suppress(NoNodeError):
-                    await self._connection.call("delete", f"{folder}/{name}")
-
-
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
@@ -134,10 +89,10 @@ class ZooKeeperElections:
         self.registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact, self._start)
         self._succession = ZooKeeperSuccession(self._connection, on_event)
         self._contenders: dict[int, Contender] = {}
-        self._exits = QueueExits(self._connection, self._contact, self._succession)
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
-        self._passing_over: set[_Task] = set()
+        self._passing: set[_Task] = set()
+        """Those that pass a lock on, or over."""
         self._log = log.bind(zookeeper=hosts)
 
     # Elections
@@ -190,17 +145,23 @@ class ZooKeeperElections:
 
     def pass_over(self, shard: int, instance: str) -> None:
         if (contender := self._contenders.get(shard)) is not None:
-            passing = self._start(self._pass_over(contender, instance), f"pass-over-{shard}")
-            self._passing_over.add(passing)
-            passing.add_done_callback(self._passing_over.discard)
+            self._pass(self._start(self._pass_over(contender, instance), f"pass-over-{shard}"))
 
     def _leave(self, shard: int, grant: Grant | None) -> None:
+        """Leave a queue, which is no longer reconciled. A daemon may leave all of them at once."""
         contender = self._contenders.pop(shard, None)
         if contender is None:
             return
         assert contender.task is not None
         contender.task.cancel()
-        self._exits.leave(contender, grant)
+        leaving = self._contact.complete(f"leave {contender.folder}", partial(self._leave_queue, contender, grant))
+        task = self._start(leaving, f"leave-{shard}")
+        if grant is not None:
+            self._pass(task)
+
+    def _pass(self, task: _Task) -> None:
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
 
     async def watch(self) -> NoReturn:
         raise await self._failure
@@ -219,7 +180,6 @@ class ZooKeeperElections:
 
     async def __aenter__(self) -> Self:
         self._connection.start()
-        self._start(self._exits.run(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
         return self
 
@@ -228,8 +188,7 @@ class ZooKeeperElections:
         if self._contact.exists.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
-                    await self._exits.granted.wait()
-                    await asyncio.gather(*self._passing_over, return_exceptions=True)
+                    await asyncio.gather(*self._passing, return_exceptions=True)
         self._contact.closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)
@@ -382,6 +341,15 @@ class ZooKeeperElections:
                 if strangeness is not None:
                     self._contact.report_foreign(path, strangeness)
         return [name for name in queue if owned.get(name, True)]
+
+    async def _leave_queue(self, contender: Contender, grant: Grant | None) -> None:
+        if grant is not None and grant.session == self._contact.session:
+            await self._succession.write_grant(contender.folder, grant)
+        # A create without a response may have left a node: all nodes with this prefix are deleted.
+        for name in queue_order.queue_nodes(await self._connection.children(contender.folder)):
+            if name.startswith(contender.prefix):
+                with suppress(NoNodeError):
+                    await self._connection.call("delete", f"{contender.folder}/{name}")
 
     async def _pass_over(self, contender: Contender, instance: str) -> None:
         with suppress(*FAILURES):

@@ -11,6 +11,8 @@ from kazoo.protocol.states import KazooState
 from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.leadership.zookeeper.succession import Contender, Successor, ZooKeeperSuccession
+from headgate.process.background import end_tasks
+from tests.support.waiting import until
 
 
 async def test_a_successor_is_not_reported_once_another_one_is_wanted() -> None:
@@ -42,3 +44,26 @@ async def test_no_lock_is_reported_of_a_session_that_has_ended_meanwhile() -> No
     with pytest.raises(ConnectionLoss):
         await elections._reconcile_queue(contender)
     assert [Lost()] == happened
+
+
+async def test_a_queue_that_is_left_slowly_delays_no_other() -> None:
+    """A daemon that ends leaves all queues, and each lock that it passes on has no leader until then."""
+    elections = ZooKeeperElections("zk:1", root="/c", instance="a", session_timeout_seconds=3, on_event=Mock())
+    deleted: list[str] = []
+
+    async def answer(operation: str, path: str, *_: Any, **__: Any) -> list[str]:
+        if path == "/c/shards/0000":
+            await asyncio.Event().wait()
+        if operation == "delete":
+            deleted.append(path)
+        return ["a-00000000-0000000001"]
+
+    elections._connection.call = answer  # type: ignore[method-assign]
+    elections._contact.exists.set()
+    for shard in range(2):
+        task = asyncio.create_task(asyncio.sleep(0))
+        contender = Contender(shard, f"/c/shards/000{shard}", "a-00000000-", asyncio.Event(), Mock(), task)
+        elections._contenders[shard] = contender
+        elections.withdraw(shard)
+    await until(lambda: deleted == ["/c/shards/0001/a-00000000-0000000001"])
+    await end_tasks(*elections._tasks)
