@@ -1,8 +1,7 @@
 // The deliveries of a QUEUE consumer: begins them, ends them, and delivers again what has failed.
 //
-// A delivery ends once: acknowledged, acknowledged negatively, or timed out. What comes later has no effect. With a
-// policy, a record is handed to the program once the leader has stored that its delivery has begun: then the loss of
-// this consumer counts for what the program has seen, and for nothing else.
+// A delivery ends once: acknowledged, acknowledged negatively, or timed out. What comes later has no effect. With
+// a policy it begins once the leader has stored that, so the loss of this consumer counts for what the program has seen.
 import { HeadgateError, reasonText } from "./errors.mjs";
 import { bucketOf } from "./hashing.mjs";
 import { sleep } from "./waiting.mjs";
@@ -56,8 +55,7 @@ export class Deliveries {
   async begin(held, record, isBegun) {
     if (isBegun) return this.#isOpen(held, record);
     const { max_deliveries, ack_timeout_ms } = this.membership.policy;
-    const delivery = BigInt(record.deliveryCount);
-    held.open.set(record.offset, { delivery, bucket: bucketOf(record.key), deadline: Infinity });
+    held.open.set(record.offset, { delivery: BigInt(record.deliveryCount), bucket: bucketOf(record.key), deadline: Infinity });
     if (!max_deliveries && !ack_timeout_ms) return true;
     const begun = new Promise((resolve) => this.#beginning.push({ held, record, resolve }));
     this.#request ??= this.#sendBegun().finally(() => (this.#request = null));
@@ -96,16 +94,16 @@ export class Deliveries {
     this.feed.space.notify();
   }
   #isOpen = (held, { offset, deliveryCount }) => !held.dropped && held.open.get(offset)?.delivery === BigInt(deliveryCount);
-  /** Return the holding of a record if this delivery has not ended. One that is due again, or has moved, is late. */
+  /** Return the holding of a record if this delivery has not ended. One that has failed, or has moved, is late. */
   #present(record) {
     const [held, { offset }] = [this.holdings.of(record), record];
     if (held && this.#isOpen(held, record)) return held;
-    const isAgain = () => held.open.has(offset) || held.pending.get(offset)?.named || [...this.#due].some((each) => each.held === held && each.offset === offset);
-    if (!held || isAgain()) this.acknowledger.late();
+    if (!held || held.open.has(offset) || held.retrying.has(offset)) this.acknowledger.late();
   }
   acknowledge(record) {
     const held = this.#present(record);
     if (!held?.open.delete(record.offset)) return;
+    held.retrying.delete(record.offset);
     this.acknowledger.acknowledgeOne(held, record.offset, BigInt(record.deliveryCount));
   }
   negativeAcknowledge(record, { delayMs = 0, reason = "" } = {}) {
@@ -122,6 +120,7 @@ export class Deliveries {
   #fail(held, offset, delayMs, reason) {
     const { delivery, bucket } = held.open.get(offset);
     held.open.delete(offset);
+    held.retrying.add(offset);
     this.acknowledger.fail(held, offset, delivery, { bucket, delayMs, reason });
   }
 }

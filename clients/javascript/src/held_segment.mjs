@@ -18,6 +18,7 @@ export class HeldSegment {
   isGivenBack = false; // what is behind `delivered` may have been read and given back: how far it is read proves nothing
   pending = new Map(); // what is acknowledged and not stored: see acknowledger.mjs
   open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended
+  retrying = new Set(); // QUEUE: offsets of records that have failed, and that are not acknowledged since
   parked = new Map(); // STREAM: offset → key of a record that its acknowledgement parks
   parkedKeys; // STREAM: text of a key whose records are not delivered → ParkedKey
   parking = new Set(); // STREAM: texts of keys that this consumer asks to park

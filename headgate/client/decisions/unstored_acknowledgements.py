@@ -86,7 +86,7 @@ class UnstoredAcknowledgements:
         self.stored = 0
         """Offsets whose acknowledgement the leader has stored."""
         self.late = 0
-        """Acknowledgements that ended unstored with their holding, or came after its end."""
+        """Offsets whose acknowledgement was not stored when their holding ended, or came after it or their delivery."""
         self._kind = kind
         self._holdings: dict[HeldKey, _Holding] = {}
         self._fresh_keys: dict[HeldKey, None] = {}
@@ -167,7 +167,7 @@ class UnstoredAcknowledgements:
         """End a holding; return how many of its acknowledgements were not stored."""
         holding = self._holdings.pop(key, None)
         self._fresh_keys.pop(key, None)
-        lost = 0 if holding is None else len(holding.unsent)
+        lost = 0 if holding is None else holding.unsent.count()
         self.late += lost
         return lost
 
@@ -324,7 +324,8 @@ class UnstoredAcknowledgements:
     def _refuse(self, refused: Single) -> None:
         holding = self._holdings.get((refused.segment, refused.generation))
         if holding is None:
-            self.late += 1
+            acknowledged = None if isinstance(refused, NegativeAcknowledgement) else refused
+            self.late += 1 if acknowledged is None else acknowledged.end_offset - acknowledged.first_offset
         elif isinstance(refused, NegativeAcknowledgement):
             holding.refused_singles[refused.offset] = refused
         elif refused.delivery > 1:
