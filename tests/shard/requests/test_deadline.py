@@ -11,14 +11,8 @@ LIMIT_MS = 500
 
 def request(max_term_age_ms: int | None, leader_epoch: int | None = 1) -> Request:
     body = DeleteTopic(topic="orders", token="t")
-    return Request(
-        request_id=1,
-        protocol=PROTOCOL_VERSION,
-        client_id="c",
-        leader_epoch=leader_epoch,
-        max_term_age_ms=max_term_age_ms,
-        body=body,
-    )
+    term = {"leader_epoch": leader_epoch, "max_term_age_ms": max_term_age_ms}
+    return Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="c", body=body, **term)
 
 
 @pytest.mark.parametrize(

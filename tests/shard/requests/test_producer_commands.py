@@ -108,11 +108,6 @@ def shard() -> Shard:
     return Shard(ORDERS)
 
 
-def test_an_anonymous_producer_gets_its_own_id(shard: Shard) -> None:
-    assert (1, 0) == shard.open("a")
-    assert (2, 0) == shard.open("b")
-
-
 @pytest.mark.parametrize("restarts", [False, True], ids=["one term", "from a snapshot"])
 def test_a_repeated_open_request_gets_the_same_reply(shard: Shard, restarts: bool) -> None:
     """A lost reply must use up neither an identity nor an epoch."""

@@ -28,14 +28,9 @@ HEADERS = [RecordHeader(0, "a", b"")]
 def batch(
     sequence: int | None = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
 ) -> ProduceBatch:
-    return ProduceBatch(
-        topic=kwargs.get("topic", "orders"),
-        records=[Record(b"k", kwargs.get("value", b"v"), 0)] * records,
-        producer_id=producer,
-        producer_epoch=epoch,
-        sequence=sequence,
-        headers=kwargs.get("headers", []),
-    )
+    given = [Record(b"k", kwargs.pop("value", b"v"), 0)] * records
+    fields = {"topic": "orders", "producer_id": producer, "producer_epoch": epoch, "sequence": sequence}
+    return ProduceBatch(records=given, **fields | kwargs)
 
 
 def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:

@@ -195,15 +195,6 @@ def test_windows_with_equal_batches_are_equal():
     assert repr(window([batch(0)])) == f"FinishedBatches([{batch(0)!r}])"
 
 
-def test_clearing_removes_all_batches():
-    finished = window([batch(0)])
-    finished.clear()
-
-    assert not finished
-    with pytest.raises(IndexError):
-        finished[0]
-
-
 def test_a_batch_needs_less_than_a_hundred_bytes():
     """100,000 producers with full windows need 1.1 GB."""
     large = FinishedBatch(2**31, 2**31, 2**31, b"d" * 16, [e.Placement(300, 0, 65535, 2**31, 100)])
@@ -269,13 +260,6 @@ def test_a_producer_with_a_batch_in_flight_does_not_expire() -> None:
 
     assert ([], []) == expired(known, max_anonymous=0)
     assert ([1], [2]) == expired(known, durable=2)
-
-
-def test_a_named_producer_without_a_window_does_not_expire_again() -> None:
-    known = producers(named(2, used_at=IDLE))
-    known.expire(e.ProducersExpired(producer_ids=[], windows=[2]))
-
-    assert ([], []) == expired(known)
 
 
 def test_one_entry_is_limited() -> None:
