@@ -116,7 +116,7 @@ def _cluster(facts: HealthFacts) -> _Verdict:
     if not facts.without_leader:
         return _OK, leads
     named = [f"shard {shard} ({reason})" for shard, reason in sorted(facts.without_leader.items())]
-    return _DEGRADED, f"{leads}; without a leader: {listed(named)}"
+    return _DEGRADED, f"{leads}, and these are without a leader: {listed(named)}"
 
 
 def _zookeeper(facts: HealthFacts) -> _Verdict:
@@ -164,7 +164,8 @@ def _drain(facts: HealthFacts) -> _Verdict:
     if facts.drain == "off" and facts.shards_led == 0:
         return _OK, "not asked yet, since this daemon leads no shard"
     reason = facts.drain_reason or facts.drain
-    return _DEGRADED, f"{reason}; children of split and merged segments stay blocked: see its log"
+    check = "see the log of Spark, or of the job that counts"
+    return _DEGRADED, f"{reason}: children of split and merged segments stay blocked; {check}"
 
 
 def _clock(facts: HealthFacts) -> _Verdict:

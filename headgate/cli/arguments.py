@@ -126,8 +126,9 @@ class Place(click.ParamType[PlaceOption]):
 
     name = "place"
 
-    def __init__(self, *, positions: bool = False) -> None:
-        self._positions = positions
+    def __init__(self, *, positions: bool = False, elsewhere: str = "") -> None:
+        """``elsewhere``: for an error, how to say what this does not take."""
+        self._positions, self._elsewhere = positions, elsewhere
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
         return "earliest|latest|TIME" + ("|SEGMENT=OFFSET" if self._positions else "")
@@ -142,7 +143,7 @@ class Place(click.ParamType[PlaceOption]):
             return time_ms(value)
         except ValueError as error:
             others = "earliest, latest, or a position such as 3=1200" if self._positions else "earliest or latest"
-            self.fail(f"{error}, or {others}", param, ctx)
+            self.fail(f"{error}, or {others}{self._elsewhere}", param, ctx)
 
 
 PLACE_HELP: Final = f"earliest is the first stored record, latest the present end. {TIME_HELP}"

@@ -155,8 +155,8 @@ def _daemon(daemon: DaemonInfo) -> list[Finding]:
     for each in daemon.components:
         if each.state == "ok":
             continue
-        text, _, advice = each.reason.partition("; ")
-        remedy = advice or "see its log"
+        text, _, advice = each.reason.rpartition("; ")
+        text, remedy = (text, advice) if text else (advice, "see its log")
         judge = problem if each.state == "failed" else warning
         found.append(judge(name, f"{each.component}: {text}", remedy))
     return found or [ok(name, daemon.state)]

@@ -95,7 +95,11 @@ def require_positions(topic: TopicInfo, subscription: SubscriptionInfo) -> None:
     "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
 )
 @arguments.of_subscription
-@click.option("--to", type=arguments.Place(), help=f"Where to move every segment. {arguments.PLACE_HELP}")
+@click.option(
+    "--to",
+    type=arguments.Place(elsewhere="; one segment: --position 3=1200"),
+    help=f"Where to move every segment. {arguments.PLACE_HELP}",
+)
 @click.option(
     "--position",
     "pairs",

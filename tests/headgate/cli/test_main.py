@@ -63,6 +63,10 @@ def test_until_ctrl_c_has_its_meaning_nothing_is_imported_that_takes_time():
         (("events", "--since", "earliest", "--tail", "5"), "--tail requires no --since"),
         (("subscription", "dead-letters", "orders", "x", "--yes"), "require --replay or --drop"),
         (("subscription", "set", "orders", "x"), "give at least one option to set"),
+        (
+            ("subscription", "seek", "orders", "x", "--to", "3=1200"),
+            "earliest or latest; one segment: --position 3=1200",
+        ),
         (("up", "--data", ""), "Invalid value for '--data': it is empty: is a variable of your script not set?"),
         (("up", "--ledger", ""), "Invalid value for '--ledger': it is empty"),
         (("deploy-files", ""), "Invalid value for 'FOLDER': it is empty"),

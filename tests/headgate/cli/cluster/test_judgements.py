@@ -69,7 +69,9 @@ def test_a_ledger_without_chunks_is_another_one():
 
 
 def test_daemons_and_leaders():
-    slow = ComponentInfo(component="drain", state="degraded", reason="starting: it starts; children stay blocked")
+    slow = ComponentInfo(
+        component="drain", state="degraded", reason="starting: a; b: children stay blocked; see its log"
+    )
     lost = ComponentInfo(
         component="broker", state="failed", reason="not connected: clients cannot reach it; check [broker]"
     )
@@ -84,7 +86,7 @@ def test_daemons_and_leaders():
         ("daemon d", "problem"),
         ("versions", "ok"),
     ]
-    assert (found[2].text, found[2].remedy) == ("drain: starting: it starts", "children stay blocked")
+    assert (found[2].text, found[2].remedy) == ("drain: starting: a; b: children stay blocked", "see its log")
     assert found[0].text == "shards without a leader: 1"
 
 

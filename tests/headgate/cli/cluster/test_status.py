@@ -111,8 +111,8 @@ def test_an_interval_has_limits(interval, invoke):
 OTHER_LEDGER = ComponentInfo(
     component="drain",
     state="degraded",
-    reason="file:///b was counted, and this daemon's ledger is file:///a; children of split and merged segments stay "
-    "blocked: see its log",
+    reason="file:///b was counted, and this daemon's ledger is file:///a: children of split and merged segments stay "
+    "blocked; see its log",
 )
 
 
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said_with_its_reason():
         "degraded:",
         "  vm-2: daemon 'vm-2' did not answer",
         "  vm-1 drain degraded: file:///b was counted, and this daemon's ledger is",
-        "    file:///a; children of split and merged segments stay blocked: see its log",
+        "    file:///a: children of split and merged segments stay blocked; see its log",
         "",
         "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
         "20.0 records/s in, ?/s acknowledged, backlog ? records",
