@@ -80,7 +80,7 @@ def test_background_work_leaves_the_first_core_unless_it_has_no_other(cores: set
 
 def test_the_threads_of_all_descendants_change_their_cores() -> None:
     cores = os.sched_getaffinity(0)
-    sleeping = "import threading; print(1, flush=True); threading.Thread(target=input).start(); input()"
+    sleeping = "import threading; threading.Thread(target=input).start(); print(1, flush=True); input()"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeping!r}])"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdout.readline(), "it runs, and its child does"
