@@ -5,12 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
 from controller.backup.check import check_shard
 from controller.chunk_writer.builder import ChunkBuilder
-from drain.backlog.aggregates import SCHEMA
+from drain.backlog.aggregates import NO_ID, SCHEMA
 from drain.backlog.results import ForeignResultError, Result, publish_result
 from drain.compaction.job import CompactionJob, CompactionSettings, _CompactionWork
 from drain.compaction.policy import ORPHAN_MAX_AGE_SECONDS, PlannedCompaction, max_run_age_seconds, refusal, replaced
@@ -113,16 +114,22 @@ async def test_nothing_is_compacted_by_the_count_of_a_history_that_is_gone(water
 
 
 @pytest.mark.real_time
-async def test_objects_that_spark_wrote_and_the_folders_that_lead_to_them_are_flushed(tmp_path: Path, monkeypatch):
+async def test_objects_that_spark_wrote_are_counted_and_flushed_with_the_folders_that_lead_to_them(
+    tmp_path: Path, monkeypatch
+):
     path = "compacted/shard=0000/run/topic_id=1/segment=0/x.parquet"
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).touch()
     job, synced = CompactionJob(tmp_path.as_uri(), Mock(), CompactionSettings(), now_ms=lambda: 0), set()
-    job.runner.run = AsyncMock(return_value=([compacted_object(1, 0, path)], SCHEMA.empty_table()))
     planned = PlannedCompaction(ChunkRange(1, 4), 0, ())
-    work = _CompactionWork("", 0, planned, "compacted/shard=0000/run", (), None, frozenset())
+    work = _CompactionWork("", 0, planned, "compacted/shard=0000/run", (), None, frozenset({(1, 0)}))
     monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(f"/proc/self/fd/{handle}").readlink()))
-    await job._written(work, 0)
+    for records in (1, 2):
+        row = {"topic_id": 1, "segment": 0, "subscription_id": NO_ID, "kind": 0, "records": records}
+        facts = pa.Table.from_pylist([row], SCHEMA)
+        job.runner.run = AsyncMock(return_value=([compacted_object(1, 0, path)], facts))
+        with nullcontext() if records == 1 else pytest.raises(RunError, match="has 2 records, but 1 were written"):
+            await job._written(work, 0)
     assert {tmp_path / path, *(tmp_path / path).parents[:6]} <= synced
 
 

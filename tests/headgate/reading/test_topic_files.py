@@ -127,15 +127,6 @@ async def test_finding_a_time_takes_few_reads() -> None:
     assert 16 + CONCURRENT_CHUNK_READS >= known.ledger.store.calls["read"]
 
 
-async def test_records_of_another_topic_do_not_count() -> None:
-    known = LedgerWithPositions()
-    await known.write(10, 0)
-    await known.write(20, 0, topic_id=9)
-    await known.write(30, 0)
-
-    assert {0: 1, 1: 0} == await known.positions(20)
-
-
 async def test_a_gap_is_an_error_and_not_the_end() -> None:
     """As the end of the ledger, it would hide everything after it."""
     known = LedgerWithPositions()

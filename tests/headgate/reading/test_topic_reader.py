@@ -75,6 +75,10 @@ async def test_records_after_the_description_are_not_read_and_chunks_after_its_e
 
     assert [(0, 0), (1, 0)] == await places(bounded.stored())
     assert 9 >= known.ledger.store.calls["read"] - reads
+    await known.write(400, "split")
+    await known.write(410, 2)
+    assert await bounded.continue_to(known.description())
+    assert (2, 0) in await places(bounded.stored())
 
 
 async def test_a_start_at_a_time_skips_older_chunks():
@@ -174,9 +178,14 @@ async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_a
 
 
 async def test_following_ends_only_if_every_segment_that_is_read_is_sealed():
-    known = await written((0, 1), ("split",))
+    known = await written((0, 1), (0,), ("split",))
     for starts, ends in (({0: 0}, True), ({0: 0, 1: 0}, False), ({1: 0}, False)):
         assert ends == reader(known, starts, only_started=True).end_at(known.description())
+    sealed = reader(known, {0: 0}, only_started=True)
+    following = sealed.follow(Head())
+    assert (0, 0) == (await anext(following))[:2]
+    assert sealed.end_at(known.description())
+    assert [(0, 1)] == await places(following)
 
 
 async def test_an_outage_of_the_store_while_a_topic_is_followed_is_one_error_and_then_it_reads_on(caplog):
