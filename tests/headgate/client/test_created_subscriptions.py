@@ -93,6 +93,13 @@ async def test_a_time_in_a_topic_that_is_created_again_meanwhile_moves_no_subscr
                 await change("orders", name, timestamp_ms=now_ms(), topic_id=1)
 
 
+async def test_topics_are_listed_page_by_page():
+    async with orders() as (_, admin):
+        for name in "dacb":
+            await admin.create_topic(name, segments=1024)
+        assert [*"abcd", "orders"] == [each.topic for each in await admin.list_topics()]
+
+
 async def test_a_late_copy_of_a_deletion_deletes_no_topic_that_was_created_since_however_many_commands_followed():
     async with orders() as (world, admin), Admin(client(world, "other")) as other:
         await admin.create_topic("busy")

@@ -18,7 +18,6 @@ from headgate.protocol.requests import (
     DeleteTopic,
     FindTopic,
     ImportTopic,
-    ListTopics,
     MergeSegments,
     RegisterConsumer,
     SegmentImport,
@@ -183,15 +182,6 @@ def test_a_topic_may_have_a_fixed_number_of_segments(topic: CommandShard) -> Non
     reply = topic.do(_set(topic, "p1", max_segments=4))
 
     assert (4, 4) == (reply.topic.policy.min_segments, reply.topic.policy.max_segments)
-
-
-def test_topics_are_listed_page_by_page(shard: CommandShard) -> None:
-    names = "dacb"
-    shard.apply(*(e.TopicCreated(topic_id=n, topic=name, segments=1024, token=name) for n, name in enumerate(names, 1)))
-    pages = [shard.do(commands.list_topics(ListTopics(), shard.state))]
-    while (after := pages[-1].next) is not None:
-        pages.append(shard.do(commands.list_topics(ListTopics(after=after), shard.state)))
-    assert (True, sorted(names)) == (len(pages) > 1, [each.topic for page in pages for each in page.topics])
 
 
 OLD, NEW = [4], [4, 16]
