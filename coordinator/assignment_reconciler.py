@@ -253,7 +253,7 @@ class AssignmentReconciler:
         if withdrawn != self._withdrawn:
             self._withdrawn = withdrawn
             self._continue_later(self._waiting_preferences or {})
-        return {segment_of(held) for held in subscription.holdings.held_in(withdrawn)}
+        return {segment_of(held) for held in subscription.holdings.held_in(withdrawn)} if withdrawn else set()
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""

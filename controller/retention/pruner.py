@@ -97,7 +97,7 @@ class Pruner:
     def _prune(self) -> Steps[None]:
         """Prune every topic. Each is decided for itself."""
         for topic in list(self.state.topics.values()):
-            yield 1
+            yield 1 + 2 * len(topic.subscriptions)
             if self._rules(topic).keeps_everything:
                 self.withdraw(topic, ())
                 continue
