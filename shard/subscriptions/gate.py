@@ -23,7 +23,7 @@ from typing import Final
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.layout import Layout
 
-MAX_NAMED_BLOCKERS: Final = 10
+MAX_NAMED_BLOCKERS: Final = 5
 """Limit for the ancestors that a blocked segment names: a long chain would name each ancestor in each descendant."""
 
 

@@ -40,7 +40,7 @@ LATE_SECONDS: Final = 30.0
 """An overview of the cluster combines what daemons said so long ago, at most."""
 STORED_SECONDS: Final = 2.0
 """A leader's state is ahead of the ledger, from which the model is made, by what it is storing."""
-MOST_NAMED: Final = 10
+MOST_NAMED: Final = 5
 """Blocking ancestors that an answer names."""
 Facts = dict[tuple[int, str], object]
 """(segment, what is said of it) → the value."""
