@@ -148,7 +148,8 @@ class ParkedInBatch:
         kept = redelivery.records(segment) + self._added[segment]
         limit = self._limit if kept else MAX_RECORDS_OF_SUBSCRIPTION - len(redelivery.dead) - len(self.parked)
         if covered and kept + len(covered) > limit:
-            return f"segment {segment} has {self._limit} parked records that are not yet dead letters: headgate explain"
+            more = f"{kept} parked records that are not yet dead letters, and {len(covered)} more would exceed {limit}"
+            return f"segment {segment} has {more}: headgate explain says what they wait for"
         self.parked += ((segment, each.offset, each.key) for each in covered)
         self._added[segment] += len(covered)
         self._again |= dict.fromkeys(each.key for each in covered if each.key not in keys)

@@ -1,8 +1,7 @@
 """MQTT devices of a simulated cluster: they publish counters and rely only on the broker's PUBACK.
 
-Device intake is sometimes switched off and on. While it is on, and the leader has subscribed again,
-the broker keeps every publication for the leader. Otherwise it may discard one, and then the device
-publishes the same counter again.
+Device intake is sometimes switched off and on. While it is on, and the leader has subscribed again, the broker keeps
+every publication for the leader. Otherwise it may discard one, and then the device publishes the same counter again.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """A whole cluster in one event loop and in virtual time: real daemons, producers and consumers on simulated servers.
 
-Real: leadership, leaders, verdicts, state, group commit, coordinators with gate, target, handover
-and poller, the producer session and the client library. Simulated: ZooKeeper, the broker, the
-store, Spark's answer, the network and the clock. One seed decides everything, so a run repeats
-exactly.
+Real: leadership, leaders, verdicts, state, group commit, coordinators with gate, target, handover and poller, the
+producer session and the client library. Simulated: ZooKeeper, the broker, the store, Spark's answer, the network and
+the clock. One seed decides everything, so a run repeats exactly.
 
 A `Plan` says which programs run, and which faults and commands `FaultInjector` performs when. MQTT devices publish. A faulty client may repeat
 batches with other content. A forger may replace the announcements of leaders. Users may have less than their programs want.

@@ -1,8 +1,7 @@
 """A Spark cluster and a Spark Connect server on this machine, from PySpark's scripts.
 
-They are small: two workers with one core, heaps of a few hundred megabytes. They listen on free
-loopback ports, write below one folder, and are killed with this process
-(headgate.process.parent_death_signal).
+They are small: two workers with one core, heaps of a few hundred megabytes. They listen on free loopback ports, write
+below one folder, and are killed with this process (headgate.process.parent_death_signal).
 """
 
 import contextlib
