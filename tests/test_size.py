@@ -18,7 +18,7 @@ TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebu
 LINES = {
     # The aim is 51 000. Beyond it, with what could not be removed for them: Spark source and sink, lakehouse and external
     # tables, Kinesis, histories with their judge, the page, events, more shards, feature levels, chunks in messages.
-    "product": (PRODUCT, "*.py", 69_266),
+    "product": (PRODUCT, "*.py", 69_260),
     # The aim is 8 500. Beyond it: other brokers, a slow bucket, older clients, certificates that expire.
     "tools": (TOOLS, "*.py", 11_036),
     # The conformance suite of clients, whose scripted leader the client's unit tests use; a broker for FastStream; examples.
@@ -27,7 +27,7 @@ LINES = {
     "javascript": (("clients/javascript",), "*.*s", 3_167),
     # Data included. The aim is 66 000. Beyond it: tests of what is beyond the aim of the product, recorded ledgers, worlds
     # that draw settings, ask, re-create and end with a fault that stays.
-    "tests": (("tests",), "*.*", 86_083),
+    "tests": (("tests",), "*.*", 86_082),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

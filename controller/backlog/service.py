@@ -1,9 +1,8 @@
 """Answers backlog requests of one leader term in bounded time, from a cache that Spark refreshes.
 
-At most one query to Spark is in flight. A request waits for it up to `REFRESH_TIMEOUT_SECONDS`.
-Without a count younger than `MAX_RESPONSE_AGE_SECONDS` the reply has the leader's own. A query
-every `interval_seconds` provides metrics and rates. A failing table is logged when it starts to
-fail and when it recovers.
+At most one query to Spark is in flight. A request waits for it up to `REFRESH_TIMEOUT_SECONDS`. Without a count younger
+than `MAX_RESPONSE_AGE_SECONDS` the reply has the leader's own. A query every `interval_seconds` provides metrics and
+rates. A failing table is logged when it starts to fail and when it recovers.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 The copy is a prefix of the ledger: everything up to its last chunk, and nothing after it.
 
-1. Chunks first, in the order of their numbers, up to the end of the source. Then compacted ranges,
-   before and after them the chunks written meanwhile, then snapshots. A chunk that was trimmed before it was copied
+1. Chunks first, in the order of their numbers, up to the end of the source. Then compacted ranges, with
+   the chunks written meanwhile before and after them, then snapshots. A chunk that was trimmed before it was copied
    is in a range and in a snapshot that exist afterwards. The feature level is copied before and after them.
 2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
    that it does not contain, and give their numbers to others.

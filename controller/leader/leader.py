@@ -1,8 +1,7 @@
 """Lead one shard for one term: handle requests, and reply once their chunks are durable.
 
-A request is decoded, decided and applied in one synchronous step, in order of arrival. A term ends
-with an exception from `ShardLeader.serve` (`TermEndedError`) or with a handover. A bug in a handler
-ends the term and the process.
+A request is decoded, decided and applied in one synchronous step, in order of arrival. A term ends with an exception
+from `ShardLeader.serve` (`TermEndedError`) or with a handover. A bug in a handler ends the term and the process.
 """
 
 import asyncio

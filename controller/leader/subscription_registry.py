@@ -1,8 +1,7 @@
 """The subscriptions of one shard during one leader term, with one SubscriptionCoordinator each.
 
-The registry creates coordinators, finds the one for a request, and forwards events to it: changes
-of the layout, seeks, deletions and the presence of clients. The coordinator package decides
-everything else.
+The registry creates coordinators, finds the one for a request, and forwards events to it: changes of the layout, seeks,
+deletions and the presence of clients. The coordinator package decides everything else.
 """
 
 import asyncio

@@ -17,8 +17,7 @@
 7. One prune removes thousands of segments of a topic with few subscriptions, and hundreds of one with many: it is one
    entry, which each subscription folds, and stalls the leader. The next prune removes more.
 
-Times are ages that leaders lived through (shard.state.ledger_time): no step of a clock prunes
-anything.
+Times are ages that leaders lived through (shard.state.ledger_time): no step of a clock prunes anything.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,6 @@
 """Decides whether a topic splits or merges now, and gives the reason. Pure.
 
-Times come from the layout and rates from the ledger, so a new leader decides as its predecessor
-would.
+Times come from the layout and rates from the ledger, so a new leader decides as its predecessor would.
 
 1. At most one change per evaluation, none within the topic's cool-down. Splits come first.
 2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the

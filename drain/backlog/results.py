@@ -99,9 +99,9 @@ async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> R
 
 
 async def newest_of_history(store: Store, shard: int, ledger: CountedLedger) -> Result:
-    """Do the same for a ledger in ``store``. Raises ForeignResultError, too, if an older ledger was put back.
+    """Return the newest result if the ledger in ``store`` still has the last chunk that it counts.
 
-    It lacks the last counted chunk, which is never trimmed, or has another one.
+    That chunk is never trimmed. Raises ForeignResultError if it is not there, or another: an older ledger was put back.
     """
     found = await newest_of_ledger(store, shard, ledger)
     header = await if_exists(Ledger(store, shard).header, found.watermark) if found.watermark else None

@@ -237,7 +237,7 @@ class Producer:
         return Deliveries([each.part for each in sent])
 
     async def _let_batches_leave(self, batches: ShardBatches, topic: str, size_bytes: int) -> None:
-        """Pause for one turn of the loop, once per batch, before ``size_bytes`` more start a new one, or after many.
+        """Pause for one turn of the loop before ``size_bytes`` more start a new batch, and after `PAUSE_BYTES`.
 
         A turn reads one reply, so a caller that sends without a pause gets one turn per batch. Otherwise most of the
         window stays unused until the buffer is full. A call that comes meanwhile pauses, too, and stays behind.

@@ -1,8 +1,7 @@
 """What one user may have, and how much it may send. Pure.
 
-Limits on objects hold for one shard, because a leader knows the objects of its own shard only. Limits
-on rates hold for one daemon, because they protect its event loop, as Kafka's quotas hold for one
-broker (KIP-13, KIP-124).
+Limits on objects hold for one shard, because a leader knows the objects of its own shard only. Limits on rates hold for
+one daemon, because they protect its event loop, as Kafka's quotas hold for one broker (KIP-13, KIP-124).
 
 Rates are paid for over time. Each request adds its cost to the time until which its user has spent
 its rates (a token bucket: "generic cell rate algorithm", ITU-T I.371):

@@ -1,8 +1,7 @@
 """Computes the target of a subscription: which consumer should own which slice. Pure.
 
-It combines the division into bucket ranges, affinity, and the targets by count and by load. A
-bucket range weighs its proportion of the segment's key buckets. By affinity, a consumer gets a free slice whose keys it
-knows already:
+It combines the division into bucket ranges, affinity, and the targets by count and by load. A bucket range weighs its
+proportion of the segment's key buckets. By affinity, a consumer gets a free slice whose keys it knows already:
 
 1. If other slices of the same segment are held: their holders, the nearest buckets first.
 2. Otherwise the holders of the nearest held ancestors, in the same order of buckets: a key keeps

@@ -5,9 +5,9 @@ connected and was not asked to release them:
 
 1. A holder makes progress when it is granted the segment, and when it acknowledges, negatively acknowledges or begins
    a record of it. Without records there is nothing to do, so the time begins with the oldest one that is not
-   acknowledged, rounded up to `SLOT_MS` of ledger time. How old that is may be known no more, ten minutes later or in a
-   sealed segment: a leader that has seen it before remembers it. QUEUE: records that wait for their next delivery, or
-   are dead, do not count.
+   acknowledged, rounded up to `SLOT_MS` of ledger time. After ten minutes, or in a sealed
+   segment, the age of that record is no longer known: a leader that saw it earlier remembers it. QUEUE: records that
+   wait for their next delivery, or are dead, do not count.
 2. The time runs by the ledger's clock, so a change of leader does not renew it. An outage is not the holder's fault:
    each leader first gives it as long as a lost heartbeat takes to be noticed, or the limit if that is shorter.
 3. If the ledger's clock was ahead, or the time began under this leader, the wait of this leader alone counts: its wall
@@ -40,7 +40,7 @@ class Unfinished:
     progressed_ms: int
     """Ledger time of the last progress of its holder, or from which on the record is due, if that is later."""
     since_ms: int
-    """Ledger time since which its holder has made no progress. Later ones of one record know less of its age."""
+    """Ledger time since which its holder has made no progress. A later look at the same record may know less."""
 
 
 def unfinished(

@@ -109,7 +109,7 @@ export class Producer {
     if (this.#failed.length < MOST_KEPT) this.#failed.push({ outcome, topic, error });
   }
   /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. Throws failures that nothing has awaited. A later call ends with the first one. */
-  close = async (options) => this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options)); // who called first has the error
+  async close(options) { await (this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options))); } // who called first has the error
   async #close({ timeoutMs = Infinity } = {}) {
     try {
       const isDone = await this.#until(() => this.#unsettled === 0, performance.now() + timeoutMs);

@@ -72,8 +72,8 @@ def _print_plan(planned: Plan) -> None:
     if planned.created:
         click.echo("Segments that would be created:")
         rows = [
-            (x.segment, f"{x.first_hash:04x}-{x.last_hash:04x}", *(listed(y) for y in (x.parents, x.blocked_by)))
-            for x in planned.created
+            (each.segment, f"{each.first_hash:04x}-{each.last_hash:04x}", listed(each.parents), listed(each.blocked_by))
+            for each in planned.created
         ]
         print_table(("segment", "hashes", "parents", "blocked by"), rows)
     _print_moves("Moves at once:", planned.after_rebalance)
