@@ -6,8 +6,7 @@ backlogs follow; rates and tables of external topics are in no result.
     headgate drain verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
         [--topic-id 5] [--json]
 
-Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is
-invalid.
+Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is invalid.
 """
 
 import argparse

@@ -102,13 +102,14 @@ class CompactionJob:
         await self.published.sweep(shard)
         return written
 
-    async def is_due(self, shard: int) -> bool:
-        """Return whether enough chunks follow the last range. `run` merges ranges, too, once that is written.
+    async def due_through(self, shard: int) -> int:
+        """Return the last chunk of the range that enough chunks have filled; 0: none. It may be too young for `run`.
 
-        Raises like `run`.
+        `run` merges ranges, too, once that is written. Raises like `run`.
         """
         last = compacted_through(ranges_to_read(await compacted.manifest_ranges(self.store, shard)))
-        return await Ledger(self.store, shard).exists(last + self._settings.chunks)
+        last += self._settings.chunks
+        return last if await Ledger(self.store, shard).exists(last) else 0
 
     async def compact_next(self, shard: int) -> compacted.Manifest | None:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""

@@ -73,11 +73,13 @@ class CompactionScheduler:
         failed, idle = False, True
         for shard in shards:
             try:
-                if not await self.compaction_job.is_due(shard):
-                    self._checked_to[shard] = counted_to.get(shard, 0)
+                counted = counted_to.get(shard, 0)
+                if not (last := await self.compaction_job.due_through(shard)):
+                    self._checked_to[shard] = counted
                 else:
                     idle = False
-                    await self.count(shard)
+                    if counted < last:  # A count costs as much as compacting thousands of chunks.
+                        await self.count(shard)
                     for manifest in (written := await self.compaction_job.run(shard)):
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
                     if written:

@@ -1,8 +1,7 @@
 """Schedule the counts of external topics that have tables (drain.table_mapping).
 
-A drain query is counted at once, because a gate waits for it; an error keeps the gate closed. A
-backlog query returns the last count and triggers another one in the background, so that slow tables
-delay no other request.
+A drain query is counted at once, because a gate waits for it; an error keeps the gate closed. A backlog query returns
+the last count and triggers another one in the background, so that slow tables delay no other request.
 
 1. Only requested topics are counted, each once however often it is requested meanwhile.
 2. Topics are counted one at a time. Then the topic rests for `IDLE_FACTOR` times the duration, while others are

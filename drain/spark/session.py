@@ -1,8 +1,7 @@
 """Build the Spark session on the engine that the master names (drain.setting_values).
 
-On a Spark Connect server (``sc://``) only settings that a session may change are set. The
-environment is read only by drain.spark.java and to detect `spark-submit`, and nothing runs at
-import.
+On a Spark Connect server (``sc://``) only settings that a session may change are set. The environment is read only by
+drain.spark.java and to detect `spark-submit`, and nothing runs at import.
 """
 
 import os

@@ -13,7 +13,7 @@ from tests.support.samples.manifests import manifest
 
 
 class FakeJob:
-    """Records the calls of the scheduler; shards in ``due`` have a range to compact."""
+    """Records the calls of the scheduler; shards in ``due`` have a range to compact, which ends at chunk 8."""
 
     def __init__(self, *due: int) -> None:
         self.due = set(due)
@@ -23,9 +23,9 @@ class FakeJob:
         self.written: list[Manifest] = []
         self.failing: Exception | None = None
 
-    async def is_due(self, shard: int) -> bool:
+    async def due_through(self, shard: int) -> int:
         self.asked.append(shard)
-        return shard in self.due
+        return 8 if shard in self.due else 0
 
     async def count(self, shard: int) -> None:
         self.calls.append(f"count {shard}")
@@ -63,14 +63,15 @@ class FakeJob:
         )
 
 
-async def test_a_due_shard_is_counted_and_then_compacted_and_counted_for_what_was_removed_meanwhile() -> None:
+async def test_a_due_shard_is_counted_if_it_was_not_and_compacted_and_counted_for_what_was_removed_meanwhile() -> None:
     job = FakeJob(2)
     assert not await job.schedule(1, 2).check()
     assert job.calls == ["sweep 1", "count 2", "run 2", "sweep 2"]
 
-    job.calls, job.written = [], [manifest(1, 4)]
-    assert not await job.schedule(2).check()
-    assert job.calls == ["count 2", "run 2", "count 2", "delete what was removed from 1 to 4", "sweep 2"]
+    for counted, first in ((7, ["count 2"]), (8, [])):
+        job.calls, job.written, job.results[2] = [], [manifest(1, 4)], Result(2, counted, ())
+        assert not await job.schedule(2).check()
+        assert job.calls == [*first, "run 2", "count 2", "delete what was removed from 1 to 4", "sweep 2"]
 
 
 async def test_a_failing_shard_does_not_stop_the_others_and_a_missing_ledger_is_no_failure(capsys) -> None:
@@ -87,7 +88,6 @@ async def test_the_scheduler_ends_when_the_jvm_is_gone() -> None:
     job = FakeJob(1)
     job.failing = JvmGoneError("gone")
     await job.schedule(1).run()
-
     assert job.calls == ["count 1", "run 1"]
 
 
