@@ -5,7 +5,8 @@
    spread evenly over the buckets, and the count is called an estimate. Zero is always exact.
 3. Their size is estimated from the segment's mean record size.
 4. A total is unknown if a segment's value is; a total rate sums the known rates.
-5. It is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks.
+5. It is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks. Up to ten seconds of
+   acknowledgements are on their way to readers that keep up: they are drained in ``records / acknowledged rate``.
 """
 
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from headgate.model.positions import OffsetRanges
 from headgate.views.subscriptions import BacklogInfo, CountedBy, Outlook, SegmentBacklogInfo
 
 TRACKED: Final = ("STREAM", "QUEUE")
+KEEPS_UP_SECONDS: Final = 10.0
 N = TypeVar("N", int, float)
 
 
@@ -88,16 +90,13 @@ def estimate_drain(
     """Return the outlook of a backlog, and the estimated seconds until it is drained if they are known."""
     if not tracked:
         return "not_tracked", None
-    if records is None:
-        return "unknown", None
     if records == 0:
         return "empty", 0.0
-    if stored_per_second is None or acknowledged_per_second is None:
+    if records is None or stored_per_second is None or acknowledged_per_second is None:
         return "unknown", None
-    shrinks_by = acknowledged_per_second - stored_per_second
-    if shrinks_by <= 0:
-        return "never", None
-    return "shrinking", records / shrinks_by
+    keeps_up = records <= KEEPS_UP_SECONDS * acknowledged_per_second
+    shrinks_by = acknowledged_per_second - (0.0 if keeps_up else stored_per_second)
+    return ("shrinking", records / shrinks_by) if shrinks_by > 0 else ("never", None)
 
 
 def _total(values: list[int | None]) -> int | None:

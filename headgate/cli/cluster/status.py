@@ -176,7 +176,7 @@ def status(context: CommandContext, interval_seconds: float | None) -> None:
     One daemon answers for the cluster and asks the others; "unreachable" are those that do not answer it.
     Subscriptions that have been blocked longest come first, then those with the largest backlog. Spark counts the
     acknowledged records/s, leaders the other numbers. "drained in" is backlog ÷ (acked/s - in/s), or "never" if the
-    backlog does not shrink.
+    backlog does not shrink; without "- in/s" for what readers acknowledge within 10 s, because they keep up.
 
     With --watch, a terminal is drawn again in place, and each answer has its time. With --json too, each answer is one
     line. While no leader answers, --watch says so on standard error.

@@ -133,9 +133,9 @@ def show(context: CommandContext, topic: str | None, name: str | None, by_segmen
     """Show the backlog of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
 
     "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
-    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet, "~"
-    an estimate: consumers that share a segment have different positions in it. With --watch and --json, each update is
-    one line of JSON.
+    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink; without "- in/s" for what readers acknowledge
+    within 10 s, because they keep up. "?" marks values that are not known yet, "~" an estimate: consumers that share a
+    segment have different positions in it. With --watch and --json, each update is one line of JSON.
 
     The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.

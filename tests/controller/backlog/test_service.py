@@ -96,7 +96,7 @@ async def test_totals_and_outlook_follow_from_sparks_count(harness):
         (found,) = await harness.describe()
 
     assert (found.counted_by, found.records, found.oldest_ms, found.as_of_ms) == ("spark", 7, 900, 1000)
-    assert (found.outlook, found.drained_in_seconds) == ("shrinking", 7.0)
+    assert (found.outlook, found.drained_in_seconds) == ("shrinking", 3.5)
     (kept,) = harness.service.counted.values()
     assert (len(found.segments), replace(found, segments=())) == (1, kept), "a term keeps no segments"
 

@@ -43,7 +43,7 @@ def update(instruments, backlogs, shard=3):
 
 
 def test_a_shard_exports_sums_and_the_highest_age(instruments, registry):
-    rates = {"stored_per_second": 2.0, "acknowledged_per_second": 1.0}
+    rates = {"stored_per_second": 2.0, "acknowledged_per_second": 0.9}
     update(instruments, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)])
 
     assert series(registry, "backlog_records") == {("3",): 20}

@@ -58,7 +58,7 @@ def test_unknown_values_of_an_external_topic_are_dashes_never_zero():
     assert subscription_row(whole)[3:] == ["-", "-", "-", "-", "-", "-"], "the total is not that of the known ones"
     assert segment_row(known, whole)[1:4] == ["  segment 0 a", "active", "0"]
     assert segment_row(unknown, whole)[1:] == ["  segment 1 b", "active", "-", "-", "-", "-", "-", "-"]
-    assert segment_row(without_times, whole)[3:] == ["7", "-", "-", "1.0", "3.0", "4 s"]
+    assert segment_row(without_times, whole)[3:] == ["7", "-", "-", "1.0", "3.0", "2 s"]
     checkpoint = backlog(part(0, label="a"), kind="CHECKPOINT")
     assert segment_row(checkpoint.segments[0], checkpoint)[3] == "not tracked"
 
