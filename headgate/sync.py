@@ -60,6 +60,8 @@ class EventLoopThread:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closed = False
+        self._closing = threading.RLock()  # A signal handler may interrupt its own thread.
+        """Held while a call begins: after `close`, nothing in the loop would end it."""
         self._process_id = os.getpid()
         self._interrupts = threading.local()
         self._thread = threading.Thread(target=self._run_loop, name="headgate-sync", daemon=True)
@@ -106,16 +108,19 @@ class EventLoopThread:
 
         Raises HeadgateError: this is closed, or belongs to the process that this one was forked from.
         """
-        if self._closed or self.forked or threading.current_thread() is self._thread:
+        if self.forked or threading.current_thread() is self._thread:
             coroutine.close()
             self.require_own_process()
             self.require_other_thread()
-            raise HeadgateError("this object is closed; create another one")
-        if (interrupt := self.take_interrupt()) is not None:
-            coroutine.close()
-            raise interrupt
         ended: list[tuple[T | None, SystemExit | KeyboardInterrupt | None]] = []
-        future = asyncio.run_coroutine_threadsafe(_end(coroutine, ended), self._loop)
+        with self._closing:
+            if self._closed:
+                coroutine.close()
+                raise HeadgateError("this object is closed; create another one")
+            if (interrupt := self.take_interrupt()) is not None:
+                coroutine.close()
+                raise interrupt
+            future = asyncio.run_coroutine_threadsafe(_end(coroutine, ended), self._loop)
         try:
             future.result()
         except BaseException as error:
@@ -144,8 +149,10 @@ class EventLoopThread:
             _SHARED.reset(before)
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call ``function`` in the thread, without waiting for it."""
-        self._loop.call_soon_threadsafe(function)
+        """Call ``function`` in the thread, without waiting for it; not at all once this is closed."""
+        with self._closing:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(function)
 
     def _close_at_exit(self) -> None:
         """Close before the interpreter stops the thread: what then waits for it would never end."""
@@ -155,12 +162,13 @@ class EventLoopThread:
     def close(self) -> None:
         """Cancel what still runs, and end the thread. A second call does nothing."""
         self.require_own_process()
-        if self._closed:
-            return
-        refuse_own_caller("close", [task for task in calling_tasks() if task.get_loop() is self._loop])
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            refuse_own_caller("close", [task for task in calling_tasks() if task.get_loop() is self._loop])
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)  # after the first step of a call
         atexit.unregister(self._close_at_exit)
-        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
 

@@ -123,18 +123,14 @@ class Outcomes:
                 self.defer(request, outcome)
             case Stepwise(steps):
                 self.waiting.add(steps, partial(self._carry_out_steps, request))
-            case Decision(entries, answer):
-                admitted = keep_within_quotas(
-                    entries,
-                    self.state,
-                    self.context.access.rules.limits_of,
-                    age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
-                    durable=self.commit.durable,
-                )
+            case Decision(entries, answer, of_dry_run):
+                judged, limits_of = entries or of_dry_run, self.context.access.rules.limits_of
+                age_ms, durable = partial(self.state.time.age_ms, now_ms=self.context.now_ms()), self.commit.durable
+                admitted = keep_within_quotas(judged, self.state, limits_of, age_ms=age_ms, durable=durable)
                 if isinstance(admitted, Refusal):
                     self.carry_out(request, admitted)
                     return
-                if admitted:
+                if entries:
                     self.apply_entries(admitted)
                     self._report_layout_changes(admitted)
                 answered = answer(self.state)

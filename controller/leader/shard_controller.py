@@ -114,6 +114,7 @@ class ShardController:
         self._log = structlog.get_logger(__name__).bind(shard=self.shard)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._preparing: asyncio.Task[None] | None = None
+        self._contending: asyncio.Task[None] | None = None
         self._taken_at = deque((-math.inf, -math.inf), maxlen=2)
         """When the last two terms ended that another node took with the lock in this daemon's hands."""
 
@@ -199,12 +200,17 @@ class ShardController:
                 self._context.standby.nominated(self.shard)
                 self._preparing = tasks.create_task(self._prepare(), name=f"prepare-{self.shard}")
             case Action.WITHDRAW:
+                if self._contending is not None:
+                    self._contending.cancel()
                 self._context.elections.withdraw(self.shard)
             case Action.CONTEND:
-                attempts = self.term.attempts
-                await asyncio.sleep(CONTEND_BACKOFF.bound_seconds(attempts - 1) if attempts else 0)
-                self.term.attempts += 1
-                self._context.elections.contend(self.shard)
+                self._contending = tasks.create_task(self._contend(), name=f"contend-{self.shard}")
+
+    async def _contend(self) -> None:
+        attempts = self.term.attempts
+        await asyncio.sleep(CONTEND_BACKOFF.bound_seconds(attempts - 1) if attempts else 0)
+        self.term.attempts += 1
+        self._context.elections.contend(self.shard)
 
     def _follows(self) -> bool:
         """Return whether to read the ledger as a follower. A successor that prepares reads it more often.

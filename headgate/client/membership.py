@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from headgate import errors
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
 from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
@@ -24,14 +25,6 @@ from headgate.client.consuming.record_feed import AnnouncedChunks, Spawn
 from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
 from headgate.client.processing.calls import Call, awaitable
 from headgate.client.processing.runner import Runner
-from headgate.errors import (
-    AcknowledgementsNotStoredError,
-    FencedError,
-    HeadgateError,
-    NoLeaderError,
-    OtherHistoryError,
-    RequestRejectedError,
-)
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
@@ -84,7 +77,7 @@ class Confirmations:
                 self._added.clear()
             try:
                 await self._confirm([(each.segment, each.generation) for each in revocations])
-            except (NoLeaderError, RequestRejectedError) as error:
+            except (errors.NoLeaderError, errors.RequestRejectedError) as error:
                 segments = [each.segment for each in revocations]
                 self._log.warning("segment.confirm_failed", segments=segments, reason=str(error))
             for each in revocations:
@@ -143,7 +136,7 @@ class SegmentCallbacks:
                     raise
                 self._log.warning("segment.callback_late", segments=str(slices))
             except SystemExit as error:  # it would end the event loop before the consumer
-                raise HeadgateError(f"{callback!r} raised {error!r}") from error
+                raise errors.HeadgateError(f"{callback!r} raised {error!r}") from error
             finally:
                 self.caller = None
 
@@ -248,7 +241,7 @@ class Holdings:
                 self._context.log.warning("segment.released_unacknowledged", segment=revocation.segment)
             try:
                 await self._context.acknowledger.flush(max(1.0, deadline - loop.time()), [key])
-            except AcknowledgementsNotStoredError:
+            except errors.AcknowledgementsNotStoredError:
                 if self._context.acknowledger.unstored.has_negative([key]):
                     return
                 self._context.acknowledger.give_up(key)
@@ -321,7 +314,7 @@ class Membership:
         """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
         try:
             await self.requests.leave(timeout_seconds, failed=failed)
-        except (NoLeaderError, RequestRejectedError) as error:
+        except (errors.NoLeaderError, errors.RequestRejectedError) as error:
             self._context.log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -351,7 +344,7 @@ class Membership:
     @property
     def topic_id(self) -> int:
         if (found := self.requests.topic_id) is None:
-            raise HeadgateError("the topic of this consumer has no id before it is entered")
+            raise errors.HeadgateError("the topic of this consumer has no id before it is entered")
         return found
 
     async def heartbeat(self, *, asks_unread: bool = False) -> replies.HeartbeatReply:
@@ -385,11 +378,11 @@ class Membership:
             try:
                 await (self.register() if registers else self.heartbeat())
                 self._forbidden_since = None
-            except NoLeaderError as error:
+            except errors.NoLeaderError as error:
                 self._context.log.warning("consumer.no_leader", reason=str(error))
-            except (FencedError, OtherHistoryError):
+            except (errors.FencedError, errors.OtherHistoryError):
                 raise
-            except RequestRejectedError as error:
+            except errors.RequestRejectedError as error:
                 if error.verdict == "forbidden":
                     await self._tolerate(error)
                 elif registers:
@@ -405,7 +398,7 @@ class Membership:
                 self._registration_needed.set()
             pause_seconds = 0.0 if self._chunks.follows > followed else self._interval_seconds
 
-    async def _tolerate(self, forbidden: RequestRejectedError) -> None:
+    async def _tolerate(self, forbidden: errors.RequestRejectedError) -> None:
         """Rule 4: raise ``forbidden`` if the right has been missing for too long, else pause."""
         now = asyncio.get_running_loop().time()
         self._forbidden_since = now if self._forbidden_since is None else self._forbidden_since

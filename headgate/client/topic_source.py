@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn
 
+from headgate import errors
 from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.errors import (
-    HeadgateError,
-    NoLeaderError,
-    OtherHistoryError,
-    PositionOutOfRangeError,
-    RequestRejectedError,
-)
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.protocol.request_fields import require_name
@@ -85,7 +79,7 @@ class TopicSource:
             pruned = unread(now.topic, position.newest, position.offsets).keys() - now.ends.keys()
             ends = await self.pruned_ends(pruned) if pruned else {}
             return continued(now.topic, position.newest, position.offsets, skip_pruned=skip_pruned, pruned_ends=ends)
-        except (OtherHistoryError, PositionOutOfRangeError) as error:
+        except (errors.OtherHistoryError, errors.PositionOutOfRangeError) as error:
             raise type(error)(error.verdict, f"{error}; {remedy}") from None
 
     async def until_deleted(self, on_change: Callable[[TopicInfo], object] = lambda _: None) -> NoReturn:
@@ -100,16 +94,16 @@ class TopicSource:
             asked_at_chunk = self.head.number
             try:
                 found = await self.describe()
-            except NoLeaderError as error:
+            except errors.NoLeaderError as error:
                 # The reader continues without a leader, so this waits for one as well.
                 log.debug("topic.deletion_unknown", reason=str(error))
-            except RequestRejectedError as error:
+            except errors.RequestRejectedError as error:
                 if error.verdict == "invalid":
-                    raise HeadgateError(f"topic {name!r} was deleted, with its records") from None
+                    raise errors.HeadgateError(f"topic {name!r} was deleted, with its records") from None
                 raise
             else:
                 if found.topic_id != self.description.topic_id:
-                    raise HeadgateError(f"topic {name!r} was deleted and created again; run the command again")
+                    raise errors.HeadgateError(f"topic {name!r} was deleted and created again; run the command again")
                 on_change(found)
 
 
@@ -144,10 +138,10 @@ async def topic_source(
     describe = partial(admin.describe_topic, topic)
     description = await describe()
     if description.shard != shard:
-        raise HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
+        raise errors.HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
     if description.external is not None:
         source = description.external.source or "its source"
-        raise HeadgateError(f"topic {topic!r} is external: its records are at {source}, not in the ledger")
+        raise errors.HeadgateError(f"topic {topic!r} is external: its records are at {source}, not in the ledger")
     return TopicSource(
         description, ledger, ledger_id, max(1, newest_chunk), describe, pruned_ends=partial(admin.pruned_ends, topic)
     )

@@ -288,9 +288,10 @@ NO_POLICY = TopicPolicy()
 
 
 class TopicPolicySet(TopicCommandEntry, frozen=True, tag="topic_policy_set"):
-    """The topic's policy was replaced as a whole; by the same one, if a command changed nothing else."""
+    """The topic's policy was replaced as a whole; by the same one, if a command ``changed`` nothing."""
 
     policy: TopicPolicy
+    changed: bool = True
 
 
 class SegmentSplit(TopicCommandEntry, frozen=True, kw_only=True, tag="segment_split"):

@@ -28,7 +28,7 @@ TEXTS: Final[Mapping[type[e.Entry], Callable[[Any], str]]] = {
     e.TopicImported: lambda it: f"imported by {it.user}, segments: {len(it.segments)}",
     e.LayoutExtended: lambda it: f"new segments of its source: {len(it.created)}, sealed: {len(it.sealed)}",
     e.TopicDeleted: lambda _: "deleted",
-    e.TopicPolicySet: lambda _: "policy set, or a command changed nothing",
+    e.TopicPolicySet: lambda it: "policy set" if it.changed else "a command changed nothing",
     e.SegmentSplit: lambda it: f"segment {it.segment} was split at offset {it.end_offset}: {it.reason or 'by command'}",
     e.SegmentRolled: lambda it: f"segment {it.segment} was replaced at offset {it.end_offset}: {it.reason}",
     e.SegmentsMerged: lambda it: f"{_segments(it.segments)} were merged: {it.reason or 'by command'}",

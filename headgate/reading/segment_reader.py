@@ -64,8 +64,8 @@ class CompactedSlice(NamedTuple):
 class CompactedRecords:
     """Locates and reads the records of one topic in compacted objects.
 
-    Manifests never change, so each is read once. Their list is read again when a reader misses a chunk
-    or an object.
+    Each manifest is read once, until an object that it names is missing: then it was replaced, or was withdrawn, and
+    another one of its range may be published. Their list is read again when a reader misses a chunk or an object.
     """
 
     def __init__(self, store: Store, shard: int, topic_id: int) -> None:
@@ -107,7 +107,11 @@ class CompactedRecords:
 
     async def rows(self, item: CompactedObject, offset: int) -> RowRuns:
         """Return the records of one object from ``offset`` on. Raises like `read_object`."""
-        records = await read_object(self._store, item)
+        try:
+            records = await read_object(self._store, item)
+        except ObjectMissingError:
+            self._manifests = {chunks: known for chunks, known in self._manifests.items() if item not in known.objects}
+            raise
         return RowRuns(records, [range(max(0, offset - item.first_offset), len(records))])
 
 

@@ -15,10 +15,11 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -52,6 +53,7 @@ find its own first attempt and report that the object exists; `create_own` recog
 _MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
 PROBE_TIMEOUT_SECONDS: Final = 10.0
 """For all operations; obstore repeats each for up to 8 s."""
+T = TypeVar("T")
 
 
 def max_bytes(path: str) -> int:
@@ -127,29 +129,34 @@ class LocalStore:
         self._root = root.absolute()
         self._writer = LocalWriter(self._root)
         self._waits = waits
+        self._threads = ThreadPoolExecutor(32, "store")
+        """Its own: a disk that hangs must not take the threads of the page and of the logins."""
+
+    def _in_thread(self, call: Callable[..., T], *arguments: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     async def create(self, path: str, data: bytes) -> None:
         check_size(path, len(data))
         await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
-        return self._read(path) if self._waits else await asyncio.to_thread(self._read, path)
+        return self._read(path) if self._waits else await self._in_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        return await asyncio.to_thread(self._scan, prefix, os.DirEntry.is_file, after)
+        return await self._in_thread(self._scan, prefix, os.DirEntry.is_file, after)
 
     async def folders(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._scan, prefix, os.DirEntry.is_dir)
+        return await self._in_thread(self._scan, prefix, os.DirEntry.is_dir)
 
     async def paths(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._paths, prefix)
+        return await self._in_thread(self._paths, prefix)
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`. Also removes folders that become empty, except those of a shard."""
-        await asyncio.to_thread(self._delete, path)
+        await self._in_thread(self._delete, path)
 
     async def make_durable(self, folder: str) -> None:
-        await asyncio.to_thread(self._make_durable, folder)
+        await self._in_thread(self._make_durable, folder)
 
     def _make_durable(self, folder: str) -> None:
         path = self._root / folder

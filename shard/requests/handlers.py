@@ -31,6 +31,8 @@ class Decision:
 
     entries: tuple[e.AnyEntry, ...]
     answer: Answer
+    of_dry_run: tuple[e.AnyEntry, ...] = ()
+    """What it would propose: judged likewise, and not proposed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def split_entry(
 
 def no_change(topic: Topic, token: str) -> e.TopicPolicySet:
     """Return the entry of a command that changed nothing. By its token, a late copy changes nothing, too."""
-    return e.TopicPolicySet(topic_id=topic.topic_id, policy=topic.policy, token=token)
+    return e.TopicPolicySet(topic_id=topic.topic_id, policy=topic.policy, token=token, changed=False)
 
 
 def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:

@@ -81,7 +81,7 @@ def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[St
         return refusal
     entry = _entry(request, topic, plan, state.ids.next_id, user)
     if request.dry_run:
-        return Decision((), _answer(request.topic, plan, _dry_run_topic(entry, topic, state.at_ms)))
+        return Decision((), _answer(request.topic, plan, _dry_run_topic(entry, topic, state.at_ms)), (entry,))
     return Decision((entry,), _answer(request.topic, plan))
 
 

@@ -9,13 +9,7 @@ from pathlib import Path
 import obstore.store
 import pytest
 
-from headgate.errors import (
-    ForeignObjectError,
-    ObjectExistsError,
-    ObjectMissingError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
+from headgate import errors
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import IDENTITY_PATH, chunk_path
 from headgate.storage import object_store
@@ -98,15 +92,15 @@ async def test_an_object_is_read_as_it_was_created(store: Store, data: bytes) ->
 
 async def test_an_object_that_is_too_large_for_its_place_is_neither_written_nor_read(store: Store, monkeypatch) -> None:
     large = b"x" * (max_bytes(IDENTITY_PATH) + 1)
-    with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
+    with pytest.raises(errors.ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
         await store.create(IDENTITY_PATH, large)
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(errors.ObjectMissingError):
         await store.read(IDENTITY_PATH)
 
     with monkeypatch.context() as unlimited:
         unlimited.setitem(object_store.MAX_BYTES, IDENTITY_PATH, len(large))
         await store.create(IDENTITY_PATH, large)
-    with pytest.raises(ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
+    with pytest.raises(errors.ForeignObjectError, match=f"^{IDENTITY_PATH} has {len(large)} bytes"):
         await store.read(IDENTITY_PATH)
 
 
@@ -115,7 +109,7 @@ async def test_exactly_one_of_many_concurrent_creations_succeeds(store: Store) -
 
     winners = [n for n, outcome in enumerate(outcomes) if outcome is None]
     assert len(winners) == 1
-    assert [type(outcome) for outcome in outcomes if outcome is not None] == [ObjectExistsError] * 7
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == [errors.ObjectExistsError] * 7
     assert await store.read("a/1") == b"%d" % winners[0]
 
 
@@ -185,7 +179,7 @@ async def test_a_chunk_is_stored_once_by_a_bucket_that_is_busy_or_does_not_say_t
     finally:
         s3.failures.clear()
 
-    with pytest.raises(ObjectExistsError, match="other content"):
+    with pytest.raises(errors.ObjectExistsError, match="other content"):
         await ledger.append(1, b"another's")
     assert await store_on_s3.read(chunk_path(0, 1)) == b"own"
 
@@ -193,7 +187,7 @@ async def test_a_chunk_is_stored_once_by_a_bucket_that_is_busy_or_does_not_say_t
 @pytest.mark.contract
 @pytest.mark.usefixtures("store_on_s3")
 async def test_a_write_to_a_bucket_that_does_not_exist_fails() -> None:
-    with pytest.raises(OutcomeUnknownError, match="a not found"):
+    with pytest.raises(errors.OutcomeUnknownError, match="a not found"):
         await open_store("s3://no-such-bucket").create("a", b"1")
 
 
@@ -204,9 +198,9 @@ async def test_the_error_of_an_unreachable_bucket_is_one_line_without_secrets(mo
         store = open_store(f"s3://{BUCKET}")
         await store.create("a/1", b"")
 
-    with pytest.raises(StoreUnavailableError, match="cannot read a/1: ") as unavailable:
+    with pytest.raises(errors.StoreUnavailableError, match="cannot read a/1: ") as unavailable:
         await store.read("a/1")
-    with pytest.raises(OutcomeUnknownError, match="a/2") as unknown:
+    with pytest.raises(errors.OutcomeUnknownError, match="a/2") as unknown:
         await store.create("a/2", b"")
 
     for error in (unavailable, unknown):

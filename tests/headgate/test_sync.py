@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 
 import pytest
@@ -276,6 +277,22 @@ def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
             loop.run(wait())
     with pytest.raises(HeadgateError, match="closed"):
         loop.run(wait())
+
+
+def test_a_call_that_begins_while_another_thread_closes_ends(monkeypatch):
+    loop, submit = EventLoopThread(), asyncio.run_coroutine_threadsafe
+    closing = threading.Thread(target=loop.close)
+
+    def beside(coroutine, running):
+        closing.start()
+        closing.join(0.1)  # It waits for the call.
+        return submit(coroutine, running)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", beside)
+    with pytest.raises(CancelledError):
+        loop.run(asyncio.Event().wait())
+    closing.join()
+    loop.call_soon(int)
 
 
 def test_every_call_in_a_forked_child_says_that_the_object_belongs_to_its_parent():

@@ -30,16 +30,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate import Admin, Consumer, Delivery, Producer
+from headgate import Admin, Consumer, Delivery, Producer, errors
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.errors import (
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    FencedError,
-    HeadgateError,
-    NoLeaderError,
-    RequestRejectedError,
-)
 from headgate.protocol import codec
 from headgate.protocol.replies import AssignmentChanged, Committed, ProducerIdentity
 from headgate.protocol.requests import ProduceBatch
@@ -180,7 +172,7 @@ class RarePrograms:
         while True:
             self._runs += 1
             client = self._world.client(f"inspector-{self._runs}")
-            with suppress(TimeoutError, FencedError, NoLeaderError):
+            with suppress(TimeoutError, errors.FencedError, errors.NoLeaderError):
                 async with (
                     self._world.faults.rare.ending_at_damage("inspector"),
                     asyncio.timeout(rng.uniform(20, 90)),
@@ -270,27 +262,27 @@ class RarePrograms:
 
             for _ in range(PIPELINES):
                 await asyncio.sleep(rng.uniform(5, 40))
-                with suppress(HeadgateError):
+                with suppress(errors.HeadgateError):
                     await admin.create_topic(PIPELINE)
                 await send(1)
-                with suppress(HeadgateError):
+                with suppress(errors.HeadgateError):
                     await sent[-1][1]
                 world.log(PIPELINE, "its batches are late, and its topic is deleted and created again")
                 late.hold()
                 await send(3)
                 await asyncio.sleep(1)
                 late.pass_next()
-                with suppress(HeadgateError):
+                with suppress(errors.HeadgateError):
                     await admin.delete_topic(PIPELINE)
                 await asyncio.sleep(rng.uniform(2, 6))
-                with suppress(HeadgateError):
+                with suppress(errors.HeadgateError):
                     await admin.create_topic(PIPELINE)
                 late.release()
             for number, delivery in sent:
-                with suppress(DeliveryUnknownError):
+                with suppress(errors.DeliveryUnknownError):
                     try:
                         await delivery
-                    except (DeliveryFailedError, RequestRejectedError):
+                    except (errors.DeliveryFailedError, errors.RequestRejectedError):
                         world.not_stored[PIPELINE][b"key"].append(number)
                     else:
                         world.committed[PIPELINE][b"key"].append(number)

@@ -25,17 +25,8 @@ from controller.retention import pruner
 from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
-from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
+from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer, errors
 from headgate.client.connection import Client
-from headgate.errors import (
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    FencedError,
-    HeadgateError,
-    LedgerError,
-    NoLeaderError,
-    StoreError,
-)
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import compacted_through, ranges_to_read
@@ -377,7 +368,7 @@ class ClusterSimulation:
             if last + COMPACTED_CHUNKS <= head:
                 await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
                 self.log("maintenance", f"compacts chunks {last + 1} to {last + COMPACTED_CHUNKS}")
-        except (StoreError, LedgerError) as error:
+        except (errors.StoreError, errors.LedgerError) as error:
             self.log("maintenance", "snapshot and compaction", f"failed: {error}")
 
     async def _end_everything(self) -> None:
@@ -471,10 +462,10 @@ class ClusterSimulation:
             for topic, key, counter, delivery in waiting:
                 try:
                     await delivery
-                except DeliveryFailedError:
+                except errors.DeliveryFailedError:
                     self.not_stored[topic][key].append(counter)
                     self.checker.clients.known(topic, key, counter, "not stored")
-                except DeliveryUnknownError:
+                except errors.DeliveryUnknownError:
                     self.log(f"producer-{number}", f"sent {key!r} #{counter}", "outcome unknown")
                 else:
                     self.committed[topic][key].append(counter)
@@ -493,7 +484,7 @@ class ClusterSimulation:
         while True:
             self._instances_started += 1
             client = self.client(f"{name}-{self._instances_started}", client_kind(self.plan, name))
-            with suppress(FencedError, NoLeaderError):
+            with suppress(errors.FencedError, errors.NoLeaderError):
                 async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
                     check = partial(self.checker.check_delivery, topic, subscription, kind, client.client_id)
                     if uses_run(self.plan, name):
@@ -530,7 +521,7 @@ class ClusterSimulation:
             self.fail(error)  # the poller takes it for a check that failed
             raise
         if luck < (0.05 if found else 0.25):  # nothing waits for a check that finds nothing
-            raise HeadgateError("the backlog run failed")
+            raise errors.HeadgateError("the backlog run failed")
         if luck >= 0.85:
             found |= self.checker.backlogs.false_claims(state, query, found)
         return DrainedResponse(id=0, drained=found, watermark=state.chunk)

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from headgate import errors
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.decisions.unstored_acknowledgements import (
@@ -21,13 +22,6 @@ from headgate.client.decisions.unstored_acknowledgements import (
     UnstoredAcknowledgements,
     by_segment,
     offsets_text,
-)
-from headgate.errors import (
-    AcknowledgementsNotStoredError,
-    FencedError,
-    NoLeaderError,
-    OtherHistoryError,
-    RequestRejectedError,
 )
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
@@ -148,7 +142,7 @@ class Acknowledger:
         if lost:
             text = f"acknowledgements are not stored ({offsets_text(lost)}): {self._reason}"
             text += f" (waited {timeout_seconds:g} s); their records are delivered again"
-            raise AcknowledgementsNotStoredError(text, dict(lost))
+            raise errors.AcknowledgementsNotStoredError(text, dict(lost))
 
     async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float, *, of_all: bool) -> ByHolding:
         """Wait until ``acknowledged`` is stored; return what is not after ``timeout_seconds``."""
@@ -182,10 +176,10 @@ class Acknowledger:
                     self._batches += 1
                     try:
                         reply = await self._send(batch, self._batches)
-                    except (FencedError, OtherHistoryError) as error:
+                    except (errors.FencedError, errors.OtherHistoryError) as error:
                         self._problem = str(error)
                         raise
-                    except (NoLeaderError, RequestRejectedError) as error:
+                    except (errors.NoLeaderError, errors.RequestRejectedError) as error:
                         await self._failed(str(error))
                     else:
                         self._replied(batch, reply)

@@ -15,15 +15,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
+from headgate import errors
 from headgate.client.decisions.session_batches import Outcome
-from headgate.errors import (
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    FencedError,
-    ForgottenError,
-    HeadgateError,
-    RequestRejectedError,
-)
 from headgate.model.entries import Placement
 from headgate.model.headers import Headers, header_bytes
 from headgate.model.identifiers import Offset, SegmentId
@@ -223,13 +216,13 @@ class RecordBatch:
         """The source position before that of its first record that has one."""
         self.outcome: Outcome | None = None
         self.reply: Committed | None = None
-        self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
+        self.completion: asyncio.Future[errors.HeadgateError | None] = asyncio.get_running_loop().create_future()
         self._on_outcome = on_outcome
         self._group_deadline = 0.0
         """The deadline of the first record of the last group."""
         self._group_ends: list[int] = []
         """Per group, the index after its last record."""
-        self._expired: list[tuple[int, HeadgateError]] = []
+        self._expired: list[tuple[int, errors.HeadgateError]] = []
         """(index after the last record, error) of the records that expired, ascending."""
         self._removed = 0
         """Records that expired before the batch was sent; they were the first ones."""
@@ -321,33 +314,35 @@ class RecordBatch:
             if index < end and not waiter.done():
                 waiter.set_result(None)
 
-    def _error(self, outcome: Outcome, reason: str) -> HeadgateError | None:
+    def _error(self, outcome: Outcome, reason: str) -> errors.HeadgateError | None:
         where = f"topic {self.topic!r}"
         match outcome:
             case Outcome.COMMITTED:
                 return None
             case Outcome.FAILED:
-                return DeliveryFailedError(f"{where}: not stored: {reason}")
+                return errors.DeliveryFailedError(f"{where}: not stored: {reason}")
             case Outcome.UNKNOWN:
-                return DeliveryUnknownError(f"{where}: it may or may not be stored: {reason}")
+                return errors.DeliveryUnknownError(f"{where}: it may or may not be stored: {reason}")
             case Outcome.INVALID:
-                return RequestRejectedError("invalid", f"{where}: {reason}")
+                return errors.RequestRejectedError("invalid", f"{where}: {reason}")
             case Outcome.FENCED:
-                return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
+                return errors.FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
             case Outcome.FORGOTTEN:
-                return ForgottenError("forgotten", f"{where}: {reason}; what was in flight may or may not be stored")
+                return errors.ForgottenError(
+                    "forgotten", f"{where}: {reason}; what was in flight may or may not be stored"
+                )
 
     def has_outcome(self, index: int) -> bool:
         """Return whether the outcome of a record is known. Indexes count from the first record added."""
         return self.completion.done() or index < self._expired_end
 
-    def error(self, index: int) -> HeadgateError | None:
+    def error(self, index: int) -> errors.HeadgateError | None:
         """Return why a record with an outcome is not committed, or None."""
         if index < self._expired_end:
             return self._expired[bisect_right(self._expired, index, key=itemgetter(0))][1]
         return self.completion.result()
 
-    def when_known(self, index: int, callback: Callable[[HeadgateError | None], object]) -> None:
+    def when_known(self, index: int, callback: Callable[[errors.HeadgateError | None], object]) -> None:
         """Call ``callback`` with `error`, once record ``index`` has an outcome: in this call, or a turn after it."""
         if self.has_outcome(index):
             callback(self.error(index))
@@ -425,7 +420,7 @@ class Delivery:
         """Return whether the outcome is known, so that awaiting it does not wait."""
         return self._batch.has_outcome(self._index)
 
-    def when_known(self, callback: Callable[[HeadgateError | None], object]) -> None:
+    def when_known(self, callback: Callable[[errors.HeadgateError | None], object]) -> None:
         """Call ``callback`` once the outcome is known, in the event loop: with what awaiting it raises, or None."""
         self._batch.when_known(self._index, callback)
 

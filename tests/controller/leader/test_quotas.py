@@ -14,6 +14,7 @@ from headgate.protocol.replies import ProducerIdentity, Registered, Rejected
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import (
     DeleteTopic,
+    ImportTopic,
     LeaveConsumer,
     ListSubscriptions,
     ListTopics,
@@ -22,6 +23,7 @@ from headgate.protocol.requests import (
     Record,
     RegisterConsumer,
     Request,
+    SegmentImport,
 )
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, IDLE_PRODUCER_MS, MAX_REFUSALS_PER_SECOND
@@ -81,6 +83,20 @@ async def test_consumers_and_subscriptions_beyond_the_quota_are_refused_and_leav
     assert ["quota_exceeded"] * 2 == [other.verdict, third.verdict]
     assert ["s"] == [each.subscription for each in listed.subscriptions]
     assert (1, 1) == (exceeded(shard, "consumers"), exceeded(shard, "subscriptions"))
+
+
+async def test_an_import_beyond_a_quota_is_refused_and_its_dry_run_says_so() -> None:
+    segments = [SegmentImport(segment=name) for name in "ab"]
+    async with shard_with(topics=1, segments=1) as shard, shard.client("client-shop", "shop") as shop:
+        replies = [
+            await shop.call(ImportTopic, topic="table", segments=segments[:count], token=f"{count}", dry_run=dry_run)
+            for count, dry_run in ((2, True), (2, False), (1, True), (1, False), (2, True))
+        ]
+        listed = await shop.call(ListTopics)
+
+    over = "quota_exceeded"
+    assert [over, over, "", "", over] == [getattr(each, "verdict", "") for each in replies]
+    assert ["orders", "table"] == [each.topic for each in listed.topics]
 
 
 async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_idle_one() -> None:

@@ -47,6 +47,15 @@ async def test_a_stop_hands_over_at_once() -> None:
     assert took < 1
 
 
+async def test_a_stop_does_not_wait_until_the_daemon_would_contend_again() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        a.store.refuses_writes = True
+        await until(lambda: a.store.calls["create"] == 6, 60)
+        async with asyncio.timeout(1):
+            await a.stop()
+
+
 async def test_a_zookeeper_outage_ends_no_term_and_stops_no_ingestion() -> None:
     cluster = Cluster()
     client = BareClient(cluster.broker)

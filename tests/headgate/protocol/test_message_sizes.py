@@ -13,7 +13,7 @@ from msgspec import inspect as shapes
 from controller.settings.sections import MAX_SHARDS
 from headgate.model.layout import KEY_BUCKETS
 from headgate.model.text import MAX_SHOWN
-from headgate.protocol import codec
+from headgate.protocol import codec, request_fields
 from headgate.protocol.codec import (
     MAX_MESSAGE_BYTES,
     ClusterDescription,
@@ -22,13 +22,6 @@ from headgate.protocol.codec import (
     Presence,
 )
 from headgate.protocol.replies import AnyPush, AnyReplyBody, MessagePart
-from headgate.protocol.request_fields import (
-    MAX_BATCH_ACKNOWLEDGEMENTS,
-    MAX_BEGUN_RECORDS,
-    MAX_FAILURE_CHARACTERS,
-    MAX_HELD_SEGMENTS,
-    MAX_PARKED_KEY_BYTES,
-)
 from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
 from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, MAX_DESCRIBED_DAEMONS, MAX_REASON_CHARACTERS
@@ -81,27 +74,27 @@ LIMITS = {
     "position": 1024,
     "ProducerInfo.positions": MAX_SOURCE_POSITIONS,
     "Committed.placements": MAX_SEGMENTS,
-    "Acknowledged.rejected": MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Acknowledged.rejected": request_fields.MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.rejected.item": SENTENCE,
-    "Acknowledged.negative_rejected": MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Acknowledged.negative_rejected": request_fields.MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.negative_rejected.item": SENTENCE,
-    "Acknowledged.redeliveries": MAX_BATCH_ACKNOWLEDGEMENTS,
-    "DeliveriesBegun.rejected": MAX_BEGUN_RECORDS,
+    "Acknowledged.redeliveries": request_fields.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "DeliveriesBegun.rejected": request_fields.MAX_BEGUN_RECORDS,
     "DeliveriesBegun.rejected.item": SENTENCE,
-    "DeliveriesBegun.delayed": MAX_BEGUN_RECORDS,
+    "DeliveriesBegun.delayed": request_fields.MAX_BEGUN_RECORDS,
     "DeliveryPolicy.dead_letter_topic": NAME,
     "TopicReply.configured": 7,
-    "TopicReply.pruned_ends": MAX_HELD_SEGMENTS,
+    "TopicReply.pruned_ends": request_fields.MAX_HELD_SEGMENTS,
     "HeartbeatReply.dead_letters": MAX_DEAD_LETTERS,
     "HeartbeatReply.sender_secret": 64,
-    "DeadLetter.reason": 4 * MAX_FAILURE_CHARACTERS,
+    "DeadLetter.reason": 4 * request_fields.MAX_FAILURE_CHARACTERS,
     "Grant.failed": FAILED,
     "Grant.parked": MAX_PARKED_KEYS // MAX_SEGMENTS,
-    "Grant.parked.item": MAX_PARKED_KEY_BYTES,
+    "Grant.parked.item": request_fields.MAX_PARKED_KEY_BYTES,
     "HeartbeatReply.resuming": MAX_RESUMING_KEYS,
-    **dict.fromkeys(["ResumingKey.key", "ParkedKeyInfo.key"], MAX_PARKED_KEY_BYTES),
+    **dict.fromkeys(["ResumingKey.key", "ParkedKeyInfo.key"], request_fields.MAX_PARKED_KEY_BYTES),
     "ParkedKeyInfo.dead_letter_topic": NAME,
-    "ParkedKeyInfo.reason": 4 * MAX_FAILURE_CHARACTERS,
+    "ParkedKeyInfo.reason": 4 * request_fields.MAX_FAILURE_CHARACTERS,
     "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,
     "Grant.acknowledged": QUEUE_RANGES,
     "Grant.starts": KEY_BUCKETS,

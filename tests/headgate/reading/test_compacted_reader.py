@@ -165,6 +165,14 @@ async def test_a_reader_continues_in_the_wider_range_that_replaced_its_range() -
         await ledger.delete_range(5, 8)
 
 
+async def test_a_manifest_that_was_withdrawn_and_published_again_is_read_again() -> None:
+    ledger = CompactedLedger(3)
+    await ledger.compact(1, 3, parts=3)
+    async with ledger.interrupted_reader():
+        await ledger.delete_range(1, 3)
+        await ledger.compact(1, 3, parts=3, run="b")
+
+
 async def test_missing_compacted_records_are_an_error() -> None:
     ledger = CompactedLedger(6)
     await ledger.compact(1, 3, parts=3)

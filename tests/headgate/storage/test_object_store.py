@@ -81,6 +81,17 @@ async def test_a_created_folder_is_durable_in_its_parent(tmp_path: Path, monkeyp
     assert folders == [str(tmp_path), str(tmp_path / "ledger"), str(tmp_path / "ledger" / "shard")]
 
 
+async def test_reads_that_hang_leave_the_threads_of_the_process_to_others(tmp_path: Path, monkeypatch):
+    store, repaired = LocalStore(tmp_path), threading.Event()
+    monkeypatch.setattr(store, "_read", lambda _: repaired.wait())
+    reads = [asyncio.create_task(store.read("chunk")) for _ in range(64)]
+    try:
+        assert 0 == await asyncio.wait_for(asyncio.to_thread(int), 10)
+    finally:
+        repaired.set()
+        await asyncio.gather(*reads)
+
+
 async def test_what_readers_have_seen_is_made_durable_by_its_folder(tmp_path: Path, monkeypatch):
     store = LocalStore(tmp_path)
     await store.create("shard/1", b"first")

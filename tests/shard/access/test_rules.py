@@ -4,16 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.protocol import requests
 from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import (
-    AnyRequestBody,
-    CreateSubscription,
-    DescribeBacklog,
-    DescribeCluster,
-    EvictConsumer,
-    ListSubscriptions,
-    ListTopics,
-)
 from shard.access.rules import ACTIONS, OPEN, AccessRules, Act, Action, Right, Role, refuse_access, required
 
 RULES = AccessRules(
@@ -122,14 +114,14 @@ def test_a_right_never_allows_more_than_its_widened_form(
 def test_a_consumer_cannot_remove_others_of_its_subscription() -> None:
     """They know each other's names."""
     where = {"topic": "orders", "subscription": "billing", "token": "t"}
-    evicts = EvictConsumer(**where, consumer="c")
-    creates = CreateSubscription(**where, subscription_type="STREAM")
+    evicts = requests.EvictConsumer(**where, consumer="c")
+    creates = requests.CreateSubscription(**where, subscription_type="STREAM")
 
     assert refuse_access(RULES, "billing", evicts) is not None
     assert refuse_access(RULES, "billing", creates) is None, "its first registration would create it, too"
 
 
-@pytest.mark.parametrize("kind", AnyRequestBody.__args__, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", requests.AnyRequestBody.__args__, ids=lambda kind: kind.__name__)
 def test_a_request_is_judged_by_its_topic_and_subscription(kind: type[RequestBody]) -> None:
     named = {name: name[0] for name in kind.__struct_fields__ if name in ("topic", "subscription")}
     counted = dict.fromkeys({"records", "headers"}.intersection(kind.__struct_fields__), ())
@@ -137,11 +129,13 @@ def test_a_request_is_judged_by_its_topic_and_subscription(kind: type[RequestBod
     act = required(body) or Act(Action.DESCRIBE)
 
     assert named.get("topic") == act.topic
-    assert named.get("subscription") == act.subscription or isinstance(body, DescribeBacklog)
+    assert named.get("subscription") == act.subscription or isinstance(body, requests.DescribeBacklog)
 
 
-@pytest.mark.parametrize("kind", [ListSubscriptions, DescribeBacklog])
-def test_a_list_of_all_topics_needs_a_right_to_all(kind: type[ListSubscriptions | DescribeBacklog]) -> None:
-    assert required(kind()) == required(ListTopics()) == Act(Action.DESCRIBE, on_all_topics=True)
-    assert required(DescribeCluster()) == Act(Action.DESCRIBE, on_all_topics=True)
+@pytest.mark.parametrize("kind", [requests.ListSubscriptions, requests.DescribeBacklog])
+def test_a_list_of_all_topics_needs_a_right_to_all(
+    kind: type[requests.ListSubscriptions | requests.DescribeBacklog],
+) -> None:
+    assert required(kind()) == required(requests.ListTopics()) == Act(Action.DESCRIBE, on_all_topics=True)
+    assert required(requests.DescribeCluster()) == Act(Action.DESCRIBE, on_all_topics=True)
     assert required(kind(topic="t")) == Act(Action.DESCRIBE, "t")

@@ -20,13 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeVar, get_args
 
-from headgate.errors import (
-    ForeignObjectError,
-    ObjectExistsError,
-    ObjectMissingError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
+from headgate import errors
 from headgate.storage.object_store import check_size
 
 Operation = Literal["create", "read", "names", "delete", "make_durable"]
@@ -97,22 +91,22 @@ class FakeStore:
         fault = await self._begin("create", path)
         if fault == "unknown_lost":
             await self._delay()
-            raise OutcomeUnknownError(f"unknown whether {path} was written")
+            raise errors.OutcomeUnknownError(f"unknown whether {path} was written")
         exists = path in self.objects or path in self.endless
         if not exists:
             self.objects[path] = bytes(data)
         await self._delay()
         if fault == "unknown_written":
-            raise OutcomeUnknownError(f"unknown whether {path} was written")
+            raise errors.OutcomeUnknownError(f"unknown whether {path} was written")
         if exists or fault == "repeated":
-            raise ObjectExistsError(f"{path} already exists")
+            raise errors.ObjectExistsError(f"{path} already exists")
 
     async def read(self, path: str) -> bytes:
         data = await self._answer("read", path, lambda: self.objects.get(path))
         if path in self.endless:
-            raise ForeignObjectError(f"{path} is not a regular file: remove it")
+            raise errors.ForeignObjectError(f"{path} is not a regular file: remove it")
         if data is None:
-            raise ObjectMissingError(f"{path} does not exist")
+            raise errors.ObjectMissingError(f"{path} does not exist")
         check_size(path, len(data))
         if data and self.damaged_reads and self._rng.random() < self.damaged_reads:
             at = self._rng.randrange(len(data))
@@ -194,5 +188,5 @@ class FakeStore:
             await self._running.wait()
 
 
-def _unavailable(operation: Operation, path: str) -> StoreUnavailableError:
-    return StoreUnavailableError(f"cannot {operation} {path}: the store is unreachable")
+def _unavailable(operation: Operation, path: str) -> errors.StoreUnavailableError:
+    return errors.StoreUnavailableError(f"cannot {operation} {path}: the store is unreachable")

@@ -7,15 +7,7 @@ from msgspec.structs import replace
 from headgate.client.open_letters import OpenLetters
 from headgate.client.topic_source import TopicSource
 from headgate.model.headers import Origin
-from headgate.protocol.replies import (
-    Done,
-    ParkedKeyList,
-    SeekReply,
-    SubscriptionList,
-    SubscriptionReply,
-    TopicList,
-    TopicReply,
-)
+from headgate.protocol import replies
 from headgate.protocol.requests import is_command
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.views.cluster import DaemonInfo
@@ -47,24 +39,24 @@ class RecordingAdmin(OfflineAdmin):
             self._sent.append((self._user, request))
             if self._error is not None:
                 raise self._error
-        if kind is SeekReply:
+        if kind is replies.SeekReply:
             moves = (SegmentSeek(segment=0, from_offset=300, to_offset=0, end_offset=400),)
-            return SeekReply(result=SeekResult(seek_generation=1, moves=moves))
-        if kind is ParkedKeyList:
+            return replies.SeekReply(result=SeekResult(seek_generation=1, moves=moves))
+        if kind is replies.ParkedKeyList:
             parked = {"records": 3, "since_ms": 0, "reason": "", "dead_letter_topic": "", "is_resuming": False}
-            return ParkedKeyList(
+            return replies.ParkedKeyList(
                 keys=tuple(ParkedKeyInfo(key=each, **parked) for each in (b"alice", b"\xff")), next=None
             )
-        if kind is TopicReply:
-            return TopicReply(topic=topic_document().topic)
-        if kind is TopicList:
-            return TopicList(topics=[topic_document().topic], next=None)
+        if kind is replies.TopicReply:
+            return replies.TopicReply(topic=topic_document().topic)
+        if kind is replies.TopicList:
+            return replies.TopicList(topics=[topic_document().topic], next=None)
         unused = getattr(request, "subscription", None) == "unused" or getattr(request, "topic", None) == "unused"
         described = subscription_document().subscription
         described = replace(described, consumers=() if unused else described.consumers)
-        if kind is SubscriptionList:
-            return SubscriptionList(subscriptions=[described], next=None)
-        return SubscriptionReply(subscription=described) if kind is not Done else Done()
+        if kind is replies.SubscriptionList:
+            return replies.SubscriptionList(subscriptions=[described], next=None)
+        return replies.SubscriptionReply(subscription=described) if kind is not replies.Done else replies.Done()
 
 
 def with_letters(monkeypatch, *, kind="QUEUE", number=2, parked=0):

@@ -15,15 +15,8 @@ from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
 from headgate.model.layout import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
+from headgate.protocol import requests
 from headgate.protocol.replies import Done, HeartbeatReply, Push, Registered
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    ConfirmRevoked,
-    Heartbeat,
-    LeaveConsumer,
-    RegisterConsumer,
-)
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
@@ -249,7 +242,7 @@ class CoordinatorHarness:
     ) -> Registered | Refusal:
         wanted = type or self.subscription.type or "STREAM"
         request = self._request(
-            RegisterConsumer,
+            requests.RegisterConsumer,
             consumer,
             incarnation,
             subscription_type=wanted,
@@ -263,14 +256,16 @@ class CoordinatorHarness:
     def heartbeat(
         self, consumer: str, *, incarnation: int = 1, client_id: str | None = None, **said: Any
     ) -> HeartbeatReply | Refusal:
-        request = self._request(Heartbeat, consumer, incarnation, **said)
+        request = self._request(requests.Heartbeat, consumer, incarnation, **said)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
 
     def disconnect(self, client_id: str) -> None:
         self.coordinator.members.client_disconnected(client_id, asyncio.get_running_loop().time())
 
     def leave(self, consumer: str) -> Done:
-        return self.coordinator.leave(self._request(LeaveConsumer, consumer, 1), f"anonymous/client-{consumer}")
+        return self.coordinator.leave(
+            self._request(requests.LeaveConsumer, consumer, 1), f"anonymous/client-{consumer}"
+        )
 
     def confirm(
         self, consumer: str, held: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
@@ -282,7 +277,8 @@ class CoordinatorHarness:
     def confirm_together(self, consumer: str, released: list[tuple[int, int]], *, incarnation: int = 1) -> Done:
         """Confirm several revocations with one request."""
         return self.coordinator.confirm_revoked(
-            self._request(ConfirmRevoked, consumer, incarnation, released=released), f"anonymous/client-{consumer}"
+            self._request(requests.ConfirmRevoked, consumer, incarnation, released=released),
+            f"anonymous/client-{consumer}",
         )
 
     def acknowledge(
@@ -301,10 +297,10 @@ class CoordinatorHarness:
         if generation is None:
             generation = self.subscription.holdings[held].generation
         batch = self._request(
-            AcknowledgeBatch,
+            requests.AcknowledgeBatch,
             consumer,
             incarnation,
-            acknowledgements=[Acknowledgement(segment, generation, first_offset, end_offset, delivery)],
+            acknowledgements=[requests.Acknowledgement(segment, generation, first_offset, end_offset, delivery)],
         )
         rejected = self.coordinator.acknowledge(batch).rejected
         return rejected[0][1] if rejected else None

@@ -6,23 +6,16 @@ import pytest
 
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event, Leadership, Role
-from headgate.errors import (
-    ForeignObjectError,
-    LedgerError,
-    NotDurableError,
-    ObjectExistsError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-)
+from headgate import errors
 
 FAILURES: dict[type[Exception], Event] = {
-    ObjectExistsError: Event.NUMBER_TAKEN,
-    OutcomeUnknownError: Event.OUTCOME_UNKNOWN,
-    NotDurableError: Event.OUTCOME_UNKNOWN,
+    errors.ObjectExistsError: Event.NUMBER_TAKEN,
+    errors.OutcomeUnknownError: Event.OUTCOME_UNKNOWN,
+    errors.NotDurableError: Event.OUTCOME_UNKNOWN,
     TimeoutError: Event.OUTCOME_UNKNOWN,
-    StoreUnavailableError: Event.STORE_UNREACHABLE,
-    LedgerError: Event.LEDGER_UNREADABLE,
-    ForeignObjectError: Event.LEDGER_UNREADABLE,
+    errors.StoreUnavailableError: Event.STORE_UNREACHABLE,
+    errors.LedgerError: Event.LEDGER_UNREADABLE,
+    errors.ForeignObjectError: Event.LEDGER_UNREADABLE,
 }
 
 
