@@ -236,8 +236,9 @@ class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
 class ParkKey(ReaderRequest, frozen=True, tag="park_key"):
     """STREAM: park the key of a record that this consumer has and has not acknowledged.
 
-    ``number``: that of a parked record which is delivered again; 0: the record at ``offset`` of the segment. The reply
-    comes once the key is parked for every later holder, or this consumer holds it no more. Repeating it has no effect.
+    ``number``: that of a parked record which is delivered again, and ``parking`` as the leader named it then; 0: the
+    record at ``offset`` of the segment. The reply comes once the key is parked for every later holder, or this consumer
+    holds it no more. Repeating it has no effect.
     """
 
     segment: Natural
@@ -245,6 +246,7 @@ class ParkKey(ReaderRequest, frozen=True, tag="park_key"):
     offset: Natural
     key: ParkedKeyBytes
     number: Natural = 0
+    parking: Natural = 0
     reason: Annotated[str, Meta(max_length=MAX_FAILURE_CHARACTERS)] = ""
 
 

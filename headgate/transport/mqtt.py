@@ -36,18 +36,9 @@ from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
-from headgate.transport import mqtt_client
+from headgate.transport import mqtt_client, mqtt_connection
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_options import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
-from headgate.transport.mqtt_connection import (
-    Cause,
-    MessageRouter,
-    OutgoingMessages,
-    PacketWriter,
-    broker_properties,
-    loss_reason,
-    refuses_version,
-)
 from headgate.transport.mqtt_packets import ArrivedMessage, max_payload_bytes
 from headgate.transport.port import MAX_PAYLOAD_BYTES, BrokerProperties, MessageHandler
 
@@ -82,7 +73,7 @@ class Attempt:
     """A client that connects, and then is connected."""
 
     client: aiomqtt.Client
-    writer: PacketWriter
+    writer: mqtt_connection.PacketWriter
     sockets: TlsSockets | None = None
     accepted: bool = False
     connected: bool = False
@@ -137,7 +128,7 @@ class MqttTransport:
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
         self._on_taken_over = on_taken_over
-        self.router = MessageRouter()
+        self.router = mqtt_connection.MessageRouter()
         self.broker: BrokerProperties | None = None
         """What the broker says of itself. None: it speaks no MQTT 5, or was not reached yet."""
         self._watchers: list[Callable[[bool], None]] = []
@@ -260,20 +251,22 @@ class MqttTransport:
             except (aiomqtt.MqttError, TransportError, ConfigError) as error:
                 if accepted_at is None and self._closing.is_set():
                     continue
-                if mqtt5 and refuses_version(error):
+                if mqtt5 and mqtt_connection.refuses_version(error):
                     mqtt5 = False
                     continue
                 mqtt5 = True  # The next broker at this address may be a newer one.
                 ended_by_broker = not mqtt_client.paho_of(client).is_connected()
-                self.unreachable_reason, cause = loss_reason(
+                self.unreachable_reason, cause = mqtt_connection.loss_reason(
                     error, self._login.tls, attempt.sockets, self._login.username
                 )
                 # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
-                if not outage_logged or (cause is not Cause.OUTAGE and self.unreachable_reason not in refusals):
+                if not outage_logged or (
+                    cause is not mqtt_connection.Cause.OUTAGE and self.unreachable_reason not in refusals
+                ):
                     self._log.warning("broker.unreachable", reason=self.unreachable_reason)
                     outage_logged = True
                     refusals.add(self.unreachable_reason)
-                if cause is Cause.REFUSAL:
+                if cause is mqtt_connection.Cause.REFUSAL:
                     for handler in self._refusal_handlers:
                         handler(self.unreachable_reason)
             finally:
@@ -341,7 +334,7 @@ class MqttTransport:
         return client
 
     def _new_attempt(self, client: aiomqtt.Client) -> Attempt:
-        writer = PacketWriter(OutgoingMessages(*self._outgoing_limits), self._timing)
+        writer = mqtt_connection.PacketWriter(mqtt_connection.OutgoingMessages(*self._outgoing_limits), self._timing)
         mqtt_client.paho_of(client).on_socket_register_write = writer.on_write_pending
         return Attempt(client, writer)
 
@@ -363,7 +356,7 @@ class MqttTransport:
         return None
 
     def _on_acceptance(self, properties: Properties) -> None:
-        self.broker = broker_properties(properties)
+        self.broker = mqtt_connection.broker_properties(properties)
 
     async def _prepare(self, attempt: Attempt) -> None:
         """Read password and certificates, so that each connection uses the newest ones. Raises ConfigError."""

@@ -23,7 +23,7 @@ from headgate.model.layout import KEY_BUCKETS, key_bucket, segment_hash
 
 class ParkedKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int
-    """Rises with each key that is parked: the order of the list."""
+    """Rises each time that a key is parked, this one again as well: the order of the list."""
     since_ms: int
     reason: str
     topic: str
@@ -70,12 +70,11 @@ class ParkedKeys:
     def park(self, entry: e.KeyParked, topic: str, at_ms: int, last: int) -> None:
         """Park a key, or end its resumption. ``last``: the highest number of a dead letter so far."""
         self.resuming.pop(entry.key, None)
-        if (known := self.keys.get(entry.key)) is not None:
-            self.keys[entry.key] = replace(known, reason=entry.reason)
-            return
-        self.keys[entry.key] = ParkedKey(self.next_number, at_ms, entry.reason, topic, last, last)
+        if (known := self.keys.pop(entry.key, None)) is None:
+            insort(self._by_hash, (segment_hash(entry.key), entry.key))
+            known = ParkedKey(0, at_ms, "", topic, last, last)
+        self.keys[entry.key] = replace(known, number=self.next_number, reason=entry.reason)
         self.next_number += 1
-        insort(self._by_hash, (segment_hash(entry.key), entry.key))
 
     def add_record(self, key: bytes) -> ParkedKey:
         known = self.keys[key]

@@ -6,7 +6,7 @@ A key is parked by the consumer that holds it. The first matching rule decides:
    lost its segment, perhaps without knowing, comes too late and changes nothing: the next holder gets the record.
 2. The subscription has a dead-letter topic, and at most `MAX_PARKED_KEYS` parked keys.
 3. The record exists. If it is acknowledged, this is a late copy of a request, and changes nothing; so does one for a
-   resumed record that was processed, or for a key that is parked already.
+   resumed record that was processed, or of an earlier resumption, or for a key that is parked already.
 
 A parked record is acknowledged and recorded as parked by one entry, so it is never lost between the two:
 
@@ -67,6 +67,7 @@ def judge_park(
     known = redelivery.parked.keys.get(request.key)
     if request.number:
         late = known is None or request.key not in redelivery.parked.resuming or request.number <= known.resumed
+        late = late or (known is not None and request.parking not in (0, known.number))
     else:
         bucket = key_bucket(request.key, KEY_BUCKETS)
         late = known is not None or offset < subscription.progress.acknowledged_in(segment, bucket).position

@@ -11,22 +11,12 @@ import pytest
 
 from controller.settings.sections import DrainSettings
 from headgate.process.background import cancel_and_wait
+from tests.support.servers import programs
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.node import ANY_PORTS, Node
-from tests.support.servers.programs import (
-    RUN_ID,
-    TEST_SECONDS,
-    ClientCommands,
-    CommandResult,
-    command_line,
-    jsonl,
-    processes_of,
-    start,
-    wait_until,
-)
 from tests.support.servers.s3_server import BUCKET, SECRET, S3Server, s3_server
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(programs.TEST_SECONDS)]
 
 IN_ORDER = {f"k{n}": [0, 1] for n in range(10)}
 
@@ -41,7 +31,7 @@ class BucketCluster(Cluster):
             shards=1,
             broker_kind="mosquitto",
             ledger_url=f"s3://{BUCKET}/{folder.name}/of a cluster",
-            environ={RUN_ID: self.run_id} | s3.environment(),
+            environ={programs.RUN_ID: self.run_id} | s3.environment(),
         )
         process = drain or {"socket": self.spark.socket, "master": "local[1]"}
         self.sections["drain"] = DrainSettings(folder=str(folder / "drain"), **process)
@@ -58,11 +48,13 @@ class BucketCluster(Cluster):
 
 
 @contextlib.asynccontextmanager
-async def reading_of_a_split_topic(commands: ClientCommands) -> AsyncIterator[asyncio.Task[CommandResult]]:
+async def reading_of_a_split_topic(
+    commands: programs.ClientCommands,
+) -> AsyncIterator[asyncio.Task[programs.CommandResult]]:
     """Create a topic of one segment with ten records, split it, and store ten more in its children; read them all."""
     await commands.succeed("topic", "create", "t", "--segments", "1", seconds=60)
     for n in range(2):
-        records = jsonl({"id": f"k{key}", "n": n} for key in range(10))
+        records = programs.jsonl({"id": f"k{key}", "n": n} for key in range(10))
         await commands.succeed("produce", "t", "--key-field", "id", stdin=records)
         if n == 0:
             await commands.succeed("topic", "split", "t", "0")
@@ -84,7 +76,7 @@ def files_with(content: bytes, folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and content in path.read_bytes()]
 
 
-def order(result: CommandResult) -> dict[str, list[int]]:
+def order(result: programs.CommandResult) -> dict[str, list[int]]:
     """Return the values of each key, in the order of delivery."""
     found: dict[str, list[int]] = {}
     for record in result.records():
@@ -99,7 +91,9 @@ async def test_a_node_clients_and_spark_agree_on_a_bucket_and_never_show_its_sec
         async with reading_of_a_split_topic(node.commands) as reading:
             while not reading.done():
                 # Other users can read the list of processes at any time.
-                assert SECRET not in str([command_line(process) for process in processes_of(node.run_id)])
+                assert SECRET not in str(
+                    [programs.command_line(process) for process in programs.processes_of(node.run_id)]
+                )
                 await asyncio.wait({reading}, timeout=1)
             assert order(reading.result()) == IN_ORDER
         assert await node.down() == 0
@@ -124,11 +118,11 @@ async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(t
             assert not reading.done(), "nothing has been counted yet"
             return '"blocked"' in listing
 
-        await wait_until(children_wait, "the children wait for their parent", 30)
-        running = processes_of(cluster.run_id)
-        assert [each for each in running if "drain.service" in " ".join(command_line(each))] == []
+        await programs.wait_until(children_wait, "the children wait for their parent", 30)
+        running = programs.processes_of(cluster.run_id)
+        assert [each for each in running if "drain.service" in " ".join(programs.command_line(each))] == []
         while not reading.done():
-            job = await start(
+            job = await programs.start(
                 *("--ledger", cluster.ledger_url, "--out", cluster.ledger_url, "--master", "local[1]"),
                 program=("-m", "headgate", "drain", "job"),
                 out=cluster.folder / "job.out",

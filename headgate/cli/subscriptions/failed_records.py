@@ -127,7 +127,7 @@ def _parked_state(each: dict[str, Any]) -> str:
 @command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
 @arguments.of_subscription
 def parked(context: CommandContext, topic: str, name: str) -> None:
-    """List the parked keys of SUBSCRIPTION of TOPIC, the oldest first.
+    """List the parked keys of SUBSCRIPTION of TOPIC, in the order in which they were last parked.
 
     Their records go to the dead-letter topic, until the key is resumed or dropped.
     """

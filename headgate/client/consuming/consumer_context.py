@@ -244,7 +244,7 @@ class ConsumerRequests:
         """Return whether a dead letter is of this member's subscription."""
         return origin.is_of(self.ledger_id, self._member["topic"], self.topic_id, self.subscription_id)
 
-    async def park(self, record: ConsumedRecord, reason: str) -> None:
+    async def park(self, record: ConsumedRecord, reason: str, parking: int) -> None:
         """Park the key of ``record`` for every later holder of its segment."""
         body = requests.ParkKey(
             **self._member,
@@ -254,6 +254,7 @@ class ConsumerRequests:
             offset=record.offset,
             key=record.key,
             number=record.parked_number,
+            parking=parking,
             reason=reason,
         )
         await self._ask(body, replies.Done)

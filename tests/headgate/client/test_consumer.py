@@ -461,7 +461,7 @@ async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> 
         requests.heartbeat([], []),
         requests.acknowledge(AcknowledgementBatch(), 1),
         requests.begin([]),
-        requests.park(record, "why"),
+        requests.park(record, "why", 0),
         requests.unpark(resuming),
         requests.confirm_dead_letters([]),
     ):

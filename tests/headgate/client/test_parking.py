@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headgate import ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.consuming.consumer_context import ConsumerRequests
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import ParkedRecords
 from headgate.client.open_letters import act, find_open
@@ -20,6 +21,7 @@ from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
 from headgate.model.headers import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
+from headgate.protocol.requests import ParkKey
 from tests.support.logged import errors_of
 from tests.support.worlds import one_shard
 from tests.support.worlds.one_shard import OneShard
@@ -267,6 +269,25 @@ async def test_a_resumed_record_that_fails_again_stays_at_its_place():
         assert ([], True) == await open_letters(admin)
         await close_letters(admin)
         assert ([], False) == await open_letters(admin)
+
+
+async def test_a_key_that_was_resumed_since_is_not_parked_by_a_repetition(monkeypatch) -> None:
+    """The reply is late: an operator resumes the key before the request is sent once more."""
+    program, ask = Program(), ConsumerRequests._ask
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+
+        async def twice(self, body, *more):
+            if isinstance(body, ParkKey):
+                await ask(self, body, *more)
+                await admin.resume_key("orders", "billing", POISON)
+                program.spared = 1000
+            return await ask(self, body, *more)
+
+        monkeypatch.setattr(ConsumerRequests, "_ask", twice)
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 30)
+        assert ([3, 13], []) == (program.values(), await parked(admin))
 
 
 async def test_more_records_than_a_segment_keeps_are_parked_by_one_acknowledgement(monkeypatch) -> None:

@@ -11,19 +11,7 @@ import psutil
 
 from controller.local.reserved_port import ReservedPort
 from controller.settings.load import load_settings
-from tests.support.servers.programs import (
-    RUN_ID,
-    ClientCommands,
-    HttpAddress,
-    RunningProgram,
-    command_line,
-    health,
-    metric,
-    processes_of,
-    start,
-    wait_until,
-    without_forks,
-)
+from tests.support.servers import programs
 
 ROOT = Path(__file__).parents[3]
 USER_PACKAGES = Path(__file__).with_name("user_packages")
@@ -52,26 +40,26 @@ class Node:
         self.data = folder / "headgate-data"
         self.config = self.data / "client.toml"
         self.run_id = uuid.uuid4().hex
-        self.env = {RUN_ID: self.run_id} | (env or {})
-        self.commands = ClientCommands(folder, self.config, self.env)
-        self.http_address: HttpAddress
+        self.env = {programs.RUN_ID: self.run_id} | (env or {})
+        self.commands = programs.ClientCommands(folder, self.config, self.env)
+        self.http_address: programs.HttpAddress
         self.start_output = ""
         """What the last start printed."""
         self._starts = 0
-        self._program: RunningProgram | None = None
+        self._program: programs.RunningProgram | None = None
         self._ports = ExitStack()
         self._port_options: list[str] = []
 
     async def up(self, *options: str, env: dict[str, str] | None = None) -> None:
         """Start it and return when it is ready. Without ``options`` it gets ports of its own."""
         self._starts += 1
-        program = self._program = await start(
+        program = self._program = await programs.start(
             *("up", "--data", str(self.data), *(options or self._reserved_ports()), *["--tls"] * self.tls),
             out=self.folder / f"up-{self._starts}.out",
             env=self.env | user_packages() | (env or {}),
             cwd=self.folder,
         )
-        await wait_until(
+        await programs.wait_until(
             lambda: "Ctrl-C stops everything" in program.errors() or program.returncode is not None,
             lambda: f"the node is ready: {program.errors()}",
             60,
@@ -81,7 +69,7 @@ class Node:
         assert found, self.start_output
         # A busy machine may need more than the 4 s after which a command reports that there is no connection.
         self.config.write_text(f"broker_timeout_seconds = 30.0\n{self.config.read_text()}")
-        self.http_address = HttpAddress(found[1], load_settings(self.data / "headgate.toml"))
+        self.http_address = programs.HttpAddress(found[1], load_settings(self.data / "headgate.toml"))
 
     async def down(self) -> int:
         """Stop it with SIGTERM; return the exit code."""
@@ -105,7 +93,7 @@ class Node:
             await self.commands.kill_all()
             if self.is_up:
                 await self.down()
-            for process in processes_of(self.run_id):
+            for process in programs.processes_of(self.run_id):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
@@ -122,10 +110,10 @@ class Node:
 
         async def reached() -> bool:
             nonlocal value
-            value = await metric(self.http_address, name, **labels)
+            value = await programs.metric(self.http_address, name, **labels)
             return value == expected
 
-        await wait_until(reached, lambda: f"{name} {labels} is {expected:g}; it is {value:g}")
+        await programs.wait_until(reached, lambda: f"{name} {labels} is {expected:g}; it is {value:g}")
 
     async def until_state(self, state: str) -> dict[str, Any]:
         """Wait until /readyz reports ``state``; return its report."""
@@ -133,10 +121,10 @@ class Node:
 
         async def reached() -> bool:
             nonlocal report
-            _, report = await health(self.http_address)
+            _, report = await programs.health(self.http_address)
             return report.get("state") == state
 
-        await wait_until(reached, lambda: f"/readyz reports {state}; it reports {report}", 60)
+        await programs.wait_until(reached, lambda: f"/readyz reports {state}; it reports {report}", 60)
         return report
 
     async def process(self, *words: str) -> psutil.Process:
@@ -146,13 +134,15 @@ class Node:
         """
 
         def find() -> list[psutil.Process]:
-            found = processes_of(self.run_id)
-            return without_forks(
-                [each for each in found if all(word in " ".join(command_line(each)) for word in words)]
+            found = programs.processes_of(self.run_id)
+            return programs.without_forks(
+                [each for each in found if all(word in " ".join(programs.command_line(each)) for word in words)]
             )
 
         def one() -> psutil.Process | None:
             found = find()
             return found[0] if len(found) == 1 else None
 
-        return await wait_until(one, lambda: f"one process {words}: {[command_line(each) for each in find()]}")
+        return await programs.wait_until(
+            one, lambda: f"one process {words}: {[programs.command_line(each) for each in find()]}"
+        )
