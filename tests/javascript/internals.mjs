@@ -1,10 +1,11 @@
 // Runs one of these programs, which use the inside of the client, by its name, and checks what it prints.
 import assert from "node:assert";
 import { format } from "node:util";
+import { decode, encode } from "../node_modules/@headgate/client/src/encoding.mjs";
 
-const files = "connection consumer dead_letters deliveries feed held_segment ledger membership producer producer_session resumption runner waiting";
+const files = "connection consumer dead_letters deliveries feed held_segment ledger membership producer producer_session resumption runner schedule waiting";
 const modules = await Promise.all(files.split(" ").map((file) => import(`../node_modules/@headgate/client/src/${file}.mjs`)));
-const { Connection, Consumer, DeadLetters, Deliveries, Feed, HeldSegment, Ledger, Membership, Producer, ProducerSession, Resumption, Runner, sleep } = Object.assign({}, ...modules);
+const { Connection, Consumer, DeadLetters, Deliveries, Feed, HeldSegment, Ledger, Membership, Producer, ProducerSession, Resumption, Runner, Schedule, sleep } = Object.assign({}, ...modules);
 const [[wanted, folder], printed] = [process.argv.slice(2), []];
 process.exitCode = 1; // also if no program has this name, or it never ends
 function prints(name, expected, program) {
@@ -30,7 +31,7 @@ function shardThat(ask) {
   return shard;
 }
 const [lease, held] = [{ holds: true }, { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n }];
-const record = (offset, key) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset } });
+const record = (offset, key, ...headers) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset, headers } });
 /** Return a run of a handler, which has `entries`, and `lease`. */
 const start = (entries, handler, type, options) =>
   new Runner(handler, options, type, {
@@ -76,7 +77,7 @@ prints("an error of a beginner is one line that says what is wrong where and wha
   consumer({ ledger: "file:///var/lib/headgate" });
 });
 
-prints("a retry continues while a program stops and what is delivered again is not skipped", ["to 0", '{"handled":1,"retried":1,"skipped":0,"parked":0,"redelivered":0,"unhandled":0}', "fails", "to 0", '{"handled":0,"retried":1,"skipped":0,"parked":0,"redelivered":1,"unhandled":0}'], async () => {
+prints("a retry continues while a program stops and what is delivered again is not skipped", ["to 0", '{"handled":1,"retried":1,"skipped":0,"parked":0,"redelivered":0,"unhandled":0}', "fails", '{"handled":0,"retried":1,"skipped":0,"parked":0,"redelivered":1,"unhandled":0}'], async () => {
   for (const [type, then, failures] of [["STREAM", "stop", 1], ["QUEUE", "redeliver", 2]]) {
     let failed = 0;
     const handler = () => { if (failed++ < failures) { runner.stop(); throw new Error("not yet"); } };
@@ -114,7 +115,7 @@ prints("a retry holds back only its key waits for the lease and ends with its se
 
 prints("batches start when they are full or due and are tried again as a whole", [
   "to 0", "to 1", "to 2", "to 3", '{"handled":4,"retried":3,"skipped":0,"parked":0,"redelivered":0,"unhandled":0} 0 1 2,0 1 2,3',
-  "run: lookAhead.maxBytes=0 is below 1",
+  "run: lookAhead.maxBytes=0 is below 1", "5",
 ], async () => {
   const calls = [];
   const handler = (records) => { if (calls.push(records.map(({ offset }) => offset).join(" ")) === 1) throw new Error("not yet"); };
@@ -123,12 +124,14 @@ prints("batches start when they are full or due and are tried again as a whole",
   const report = start(entries, handler, "STREAM", { retry, batch }).run(5000, () => calls.length === 3);
   console.log(JSON.stringify(await report), calls.join());
   try { start([], handler, "STREAM", { lookAhead: { maxBytes: 0 } }); } catch ({ message }) { console.log(message); }
+  new Schedule({ size: 1 }, "STREAM").add(record(0n, "a", { name: "n", value: Buffer.from("12") }));
+  console.log(held.aheadBytes);
 });
 
-prints("a batch without an answer in time is unknown and one that was not sent is not stored", ["DeliveryUnknownError", "DeliveryFailedError"], async () => {
+prints("a batch without an answer in time is unknown and one that was not sent is not stored although another is before it", ["DeliveryUnknownError", "DeliveryFailedError", "in time"], async () => {
   const session = sessionOf(() => {});
-  const batches = ["sent", "queued"].map((type) => session.offer({ type }, performance.now() + 300));
-  for (const { reason } of await Promise.allSettled(batches)) console.log(reason.name);
+  const [sent, later, queued] = [300, 9000, 300].map((ms, type) => session.offer({ type }, performance.now() + ms).catch(({ name }) => name));
+  console.log([await sent, await queued, await Promise.race([later, "in time"])].join("\n"));
   session.end(new Error("over"));
 });
 
@@ -326,4 +329,20 @@ prints("a batch that is unknown is not sent again once an opening has decided th
   console.log(await first);
   await second;
   session.end(new Error("over"));
+});
+
+prints("a place of a topic that does not answer may have it, so the topic is not where another place says no", ["no leader", "0"], async () => {
+  const { default: { default: { prototype: client } } } = await import("../node_modules/mqtt/build/lib/client.js");
+  const tell = (topic, message) => server.emit("message", `headgate/local/${topic}`, encode({ ledger_id: Buffer.from("aa", "hex"), ...message }));
+  const reply = (request_id, body) => tell("clients/anonymous/one/replies", { type: "reply", request_id, leader_epoch: 1n, body });
+  const answer = (shard, { request_id, body: { type } }) => leads[shard] && reply(request_id, type === "find_topic" ? (shard ? {} : { topic_id: 1n }) : { type: "leader", window: 8n });
+  const publish = (topic, payload) => topic.includes("/requests/") && setTimeout(answer, 1, Number(topic.split("/")[3]), decode(payload));
+  let [server, leads] = [null, { 1: true }];
+  Object.assign(client, { connect() { server = this; }, publish, async subscribeAsync() {}, async endAsync() {} });
+  const connection = new Connection({ ...broker, clientId: "one" }, { onFailure() {} });
+  await sleep(server.emit("connect", {}));
+  tell("cluster", { ledger_id: "aa", protocol: 3n, shards: 2n, earlier_shards: [1n] });
+  await connection.shardOf("orders").catch(({ message }) => console.log(message.slice(-200).match(/no leader/)[0]));
+  leads[0] = true;
+  console.log(String((await connection.shardOf("orders")).number));
 });

@@ -42,9 +42,8 @@ export class Acknowledger {
     const { first, end } = held.pending.get("end") ?? { first: held.acknowledged, end: held.acknowledged };
     if (!held.dropped) this.#add(held, "end", { first, end, delivery: 1n });
   }
-  /** QUEUE: acknowledge records that were read and not delivered, or the record at `offset`. */
-  acknowledgeRange = (held, first, end) => this.#add(held, first, { first, end, delivery: 1n });
-  acknowledgeOne = (held, offset, delivery) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery });
+  /** QUEUE: acknowledge records that were read and not delivered, or one that was. */
+  acknowledgeRange = (held, first, end, delivery = 1n) => this.#add(held, first, { first, end, delivery });
   /** QUEUE: a delivery has failed; `named` has its bucket, delay and reason. */
   fail = (held, offset, delivery, named) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery, named });
   #add(held, name, item) {
@@ -54,10 +53,7 @@ export class Acknowledger {
     if (this.#added === 1 || this.#added === MOST) this.wake();
   }
   wake = () => this.#changed.notify();
-  #hurry() {
-    this.#isHurried = this.#since > 0;
-    this.wake();
-  }
+  #hurry = () => this.wake((this.#isHurried = this.#since > 0));
   /** Wait until what was acknowledged before this call has a reply. */
   async sendNow() {
     const wanted = this.#requested + (this.#since ? 1 : 0);

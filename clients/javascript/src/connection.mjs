@@ -89,7 +89,8 @@ export class Connection {
   #find(topic, places) {
     const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));
     const ask = async (number) => ((await isAt(number)) ? number : Promise.reject());
-    return Promise.any(places.map(ask)).catch(() => places[0]);
+    const none = ({ errors }) => (errors.some(Boolean) ? Promise.reject(errors.find(Boolean, this.forget(topic))) : places[0]); // one that does not answer may have it
+    return Promise.any(places.map(ask)).catch(none);
   }
   /** Return the names of all topics, which the leaders of all shards list. */
   async topics() {

@@ -104,7 +104,7 @@ export class Deliveries {
     const held = this.#present(record);
     if (!held?.open.delete(record.offset)) return;
     held.retrying.delete(record.offset);
-    this.acknowledger.acknowledgeOne(held, record.offset, BigInt(record.deliveryCount));
+    this.acknowledger.acknowledgeRange(held, record.offset, record.offset + 1n, BigInt(record.deliveryCount));
   }
   negativeAcknowledge(record, { delayMs = 0, reason = "" } = {}) {
     if (!(delayMs >= 0 && delayMs <= DAY_MS)) throw new HeadgateError(`negativeAcknowledge: delayMs=${delayMs} is not within a day`);

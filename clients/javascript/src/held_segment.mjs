@@ -6,6 +6,8 @@ import { ParkedKey } from "./parked_key.mjs";
 const [MOST_PARKED, MOST_PENDING] = [10_000, 100_000]; // that are not stored; beyond it nothing more is read of the segment
 
 export const keyText = (key) => Buffer.from(key).toString("latin1");
+/** Return the bytes of a record, without what it takes in memory besides. */
+export const bytesIn = ({ key, value, headers }) => (headers ?? []).reduce((sum, header) => sum + header.name.length + header.value.length, key.length + value.length);
 
 export class HeldSegment {
   revokedAt = 0; // when to finish it was asked; 0: not yet

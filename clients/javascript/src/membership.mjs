@@ -1,9 +1,11 @@
 // One consumer's membership of its subscription: registration, heartbeats and confirmations, one after the other.
 import { hostname } from "node:os";
+import { warn } from "./errors.mjs";
 import { sleep } from "./waiting.mjs";
 
 const POLL_MS = 1000;
 const FORBIDDEN_MS = 30_000; // a right may be given back: an access file is soon corrected
+const unconfirmed = (error) => (error.verdict ? warn("confirmation", `segments are not confirmed: ${error.message}`) : Promise.reject(error)); // the leader ends it
 const clocks = () => [performance.now(), Date.now()]; // the first one pauses while a machine sleeps, the second one may be set
 
 export class Membership {
@@ -51,7 +53,7 @@ export class Membership {
       const now = performance.now();
       const released = [...this.holdings.unheld, ...finished(now)].slice(0, 250).map(({ segment, generation }) => [segment, generation]);
       if (this.mustRegister || now >= this.#heartbeatAt) await this.#renew(now);
-      else if (released.length) this.holdings.confirmed(released, await this.ask("confirm_revoked", { released }));
+      else if (released.length) this.holdings.confirmed(released, await this.ask("confirm_revoked", { released }).catch(unconfirmed));
       else await this.connection.changed.wait(Math.min(this.#heartbeatAt - now, POLL_MS));
     }
   }

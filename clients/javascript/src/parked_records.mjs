@@ -4,14 +4,11 @@
 // that are resumed after each other read each object once. What is kept is of one history of one topic, and both are
 // compared before it is used. If it lacks a record, the topic is read from its beginning. Beyond `KEPT_BYTES` only the
 // records are kept that are asked for.
-import { keyText } from "./held_segment.mjs";
+import { bytesIn, keyText } from "./held_segment.mjs";
 import { ownerOf, parkedNumberOf } from "./origin.mjs";
 import { TopicReading } from "./topic_reading.mjs";
 
-const KEPT_BYTES = 32 * 2 ** 20;
-const OVERHEAD_BYTES = 200; // of a record in memory
-const sizeOf = ({ key, value, headers }) =>
-  (headers ?? []).reduce((sum, header) => sum + header.name.length + header.value.length, key.length + value.length + OVERHEAD_BYTES);
+const [KEPT_BYTES, OVERHEAD_BYTES] = [32 * 2 ** 20, 200]; // the second one: of a record in memory
 
 export class ParkedRecords {
   #reading = null;
@@ -62,7 +59,7 @@ export class ParkedRecords {
     const isWanted = (of, each) => of === wanted.text && wanted.first <= each && each <= wanted.last;
     const hadSpace = this.#freeBytes >= 0;
     if (hadSpace || isWanted(text, number)) this.#records.get(text).set(number, row);
-    this.#freeBytes -= sizeOf(row);
+    this.#freeBytes -= OVERHEAD_BYTES + bytesIn(row);
     if (!hadSpace || this.#freeBytes >= 0) return;
     const own = [...this.#records.get(wanted.text)].filter(([each]) => isWanted(wanted.text, each));
     this.#records = new Map([[wanted.text, new Map(own)]]);

@@ -125,7 +125,9 @@ export class ProducerSession {
       batch.isLate = true;
       batch.reject(new DeliveryUnknownError("it was sent, and has no answer in time: it may be stored, also later"));
     }
-    while (this.#queue[0]?.deadline <= now) late.push(this.#fail(this.#queue.shift(), new DeliveryFailedError("it was not sent in time")));
+    const isOver = ({ deadline }) => deadline <= now; // not only the first ones: topics wait for space side by side
+    for (const batch of this.#queue.filter(isOver)) late.push(this.#fail(batch, new DeliveryFailedError("it was not sent in time")));
+    this.#queue = this.#queue.filter((each) => !isOver(each));
     if (late.length) this.#notify();
   }
   #tick(now) {

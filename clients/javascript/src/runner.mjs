@@ -94,7 +94,7 @@ export class Runner {
     batch.isBegun = true;
     const isOwn = async ({ held, record }) => !held.dropped && this.#internals.begin(held, record, isBegun);
     const found = await Promise.all(works.map(isOwn));
-    const own = works.filter((_, at) => found[at]);
+    const own = works.filter((work, at) => !(work.isOver = !found[at]));
     if (own.length && !this.#internals.mayBegin()) return void this.#retries.unshift(batch); // the lease has ended meanwhile
     const error = own.length ? await this.#call(own.map(({ record }) => record)) : null;
     if (this.#isOver) return; // it stays unhandled
@@ -133,7 +133,7 @@ export class Runner {
     if (then === "stop") return this.#fail(works, error);
     if (then === "redeliver") {
       this.#report.redelivered += works.length;
-      works.forEach(({ record }) => this.#internals.fail(record, reasonText(error)));
+      works.forEach((work) => this.#internals.fail(work.record, reasonText(error), (work.isOver = true)));
     } else if (then === "skip") this.#report.skipped += works.length;
     else {
       const park = async ({ record }) => this.#internals.park(record, reasonText(error));
@@ -152,7 +152,7 @@ export class Runner {
     const { held, held: { paused } } = work;
     const passed = this.#schedule.finish(work);
     if (paused && !held.paused) this.#internals.resumed();
-    if (passed) this.#internals.handled(held, passed);
+    if (passed && !work.isOver) this.#internals.handled(held, passed); // a delivery that has ended is not acknowledged
   }
   #fail([{ record: { segment, offset } }], error, more = "") {
     return this.#end(Object.assign(new HandlerFailedError(`segment ${segment}, offset ${offset}: ${reasonText(error)}${more}`), { cause: error }));

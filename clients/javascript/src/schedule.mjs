@@ -3,7 +3,7 @@
 // Records of one key are handled one after the other, those of different keys in parallel. The low-water mark of a STREAM
 // or CHECKPOINT segment is its first record that is not handled: everything below can be acknowledged.
 import { HeadgateError } from "./errors.mjs";
-import { keyText } from "./held_segment.mjs";
+import { bytesIn, keyText } from "./held_segment.mjs";
 
 const LOOK_AHEAD = { maxRecords: 10_000, maxBytes: 2 ** 26 }; // beyond the low-water marks, in equal shares for the held segments
 const SINGLE = { maxRecords: 1, maxWaitMs: 0 };
@@ -30,7 +30,7 @@ export class Schedule {
     if (!this.#keys.has(text)) this.#keys.set(text, { text, waiting: [], busy: null });
     const key = this.#keys.get(text);
     const passes = this.#cumulative && !record.parkedNumber; // it counts for the low-water mark
-    const work = { held, record, key, passes, addedAt: performance.now(), bytes: record.key.length + record.value.length };
+    const work = { held, record, key, passes, addedAt: performance.now(), bytes: bytesIn(record) };
     if (key.waiting.push(work) === 1 && !key.busy) this.#ready.push(key);
     if (passes) held.unpassed.push(work);
     this.unfinished++;
