@@ -250,8 +250,9 @@ class Holdings:
 
     def _on_confirmed(self, revocation: replies.Revocation) -> None:
         self.decisions.confirmed(revocation)
-        self._drop((revocation.segment, revocation.generation))
-        self._context.feed.own.discard(SegmentId(revocation.segment))
+        if (key := (revocation.segment, revocation.generation)) in self._context.feed.holdings:
+            self._context.feed.own.discard(SegmentId(revocation.segment))
+        self._drop(key)
 
     def _drop(self, key: HeldKey) -> None:
         self._context.feed.drop(*key)

@@ -125,20 +125,16 @@ class ConsumerRequests:
         return token.encode()
 
     async def open(self, shard: int, incarnation: int, timeout_seconds: float) -> None:
-        """Set what is known only when the consumer is entered; raises what `Client.ledger_id` raises."""
+        """Set what is known at entry: ``incarnation`` is its time in milliseconds. Raises like `Client.ledger_id`."""
         self.ledger_id = await self._client.ledger_id(timeout_seconds)
         self._shard = shard
         self._member["incarnation"] = incarnation
 
     @property
-    def incarnation(self) -> int:
-        """Rises with every start of the program: the time at which the consumer was entered, in milliseconds."""
-        return self._member["incarnation"]
-
-    @property
     def push_key(self) -> tuple[str, str, str, int]:
         """Topic, subscription, name and incarnation, by which the leader's messages to this member are found."""
-        return self._member["topic"], self._member["subscription"], self._member["consumer"], self.incarnation
+        member = self._member
+        return member["topic"], member["subscription"], member["consumer"], member["incarnation"]
 
     @property
     def keeper(self) -> str:

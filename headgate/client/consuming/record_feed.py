@@ -406,6 +406,9 @@ class AnnouncedChunks:
                 self._receives = True
             except TransportError as error:
                 self._log.warning("announcements.refused", shard=shard, reason=str(error))
+            except asyncio.CancelledError:  # of the program's call: the next heartbeat asks again
+                self._asked = False
+                raise
         self.follows = near and self._receives
 
     def close(self) -> None:

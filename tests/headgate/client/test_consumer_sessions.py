@@ -8,6 +8,7 @@ import pytest
 from headgate.client.consumer import Consumer
 from headgate.errors import AcknowledgementsNotStoredError, FencedError, NoLeaderError, RequestRejectedError
 from headgate.model.layout import key_bucket
+from headgate.model.positions import decode_positions
 from headgate.process.background import end_tasks
 from headgate.protocol.replies import AssignmentChanged, BucketStart, Revocation
 from headgate.protocol.requests import ConfirmRevoked, Heartbeat, LeaveConsumer, Record, RegisterConsumer
@@ -426,3 +427,16 @@ async def test_a_subscription_without_acknowledgements_has_no_limit():
         await admin.create_subscription("orders", "billing", type="CHECKPOINT")
         with pytest.raises(RequestRejectedError, match="is of type CHECKPOINT: only ignored-by-retention can be set"):
             await admin.set_delivery_policy("orders", "billing", max_processing_seconds=60)
+
+
+async def test_a_late_answer_to_the_release_of_a_segment_that_is_held_again_changes_nothing(cluster):
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster, type="CHECKPOINT") as reader:
+        leader.refused["ConfirmRevoked"] = "unavailable"
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
+        await until(lambda: leader.seen(ConfirmRevoked))
+        leader.grants = [grant(generation=2)]
+        leader.push(registration(leader), granted=leader.grants)
+        await until(lambda: len(leader.seen(RegisterConsumer)) == 2)
+        leader.refused.clear()
+        await asyncio.sleep(2)
+        assert [0] == decode_positions(reader.positions).held

@@ -18,6 +18,7 @@ from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, FencedError, RequestRejectedError
 from headgate.model.entries import SubscriptionType, TopicPolicy
+from headgate.process.background import end_tasks
 from headgate.protocol import codec
 from headgate.protocol.codec import ChunkAnnouncement, chunk_topic
 from headgate.protocol.requests import SegmentImport
@@ -358,6 +359,9 @@ async def test_a_consumer_at_the_end_needs_no_store_until_the_leader_changes():
             await producer.send_and_wait("orders", b"k", b"0")
             await received(consumer, b"0")
             assert not world.announced, "no consumer has said that it follows"
+            asking = asyncio.create_task(consumer.caught_up())
+            await until(lambda: TOPIC in consumer._client._watchers)
+            await end_tasks(asking)
             await follows(world)
             await producer.send_and_wait("orders", b"k", b"1")
             await received(consumer, b"1")

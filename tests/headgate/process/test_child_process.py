@@ -40,22 +40,14 @@ async def test_stop_asks_first_and_then_kills(tmp_path: Path, script: str, in_ti
     assert code == child.returncode
 
 
-async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
-    child = await started(tmp_path, "sleep 600 & echo $!; exec sleep 600")
+@pytest.mark.parametrize("ended", [False, True])
+async def test_what_a_child_started_ends_with_it_or_later_with_its_group(ended: bool, tmp_path: Path) -> None:
+    child = await started(tmp_path, "sleep 600 & echo $!" + "; exec sleep 600" * (not ended))
     grandchild = int(child.output_path.read_text())
-
-    await child.stop(30)
-
-    await until(lambda: not _runs(grandchild))
-
-
-async def test_stopping_the_group_kills_what_an_ended_child_left_behind(tmp_path: Path) -> None:
-    child = await started(tmp_path, "sleep 600 & echo $!")
-    grandchild = int(child.output_path.read_text())
-    await child.wait()
+    if ended:
+        await child.wait()
     assert _runs(grandchild)
-
-    await child.stop(30, whole_group=True)
+    await child.stop(30, whole_group=ended)
 
     await until(lambda: not _runs(grandchild))
 
