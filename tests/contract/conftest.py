@@ -8,28 +8,20 @@ import pytest
 from controller.leadership.zookeeper import elections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.waiting import until
-from tests.support.worlds.election_environments import (
-    DAEMONS,
-    Candidate,
-    ElectionHarness,
-    FakeElectionHarness,
-    Join,
-    SecureZooKeeper,
-    Server,
-    ZooKeeperHarness,
-    joined,
-)
+from tests.support.worlds import election_environments
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[election_environments.Server]:
+    with election_environments.Server(EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def secure_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(SecureZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
+def secure_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[election_environments.Server]:
+    with election_environments.Server(
+        election_environments.SecureZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    ) as server:
         yield server
 
 
@@ -40,19 +32,23 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, environment: str) -> Server | None:
+def server(request: pytest.FixtureRequest, environment: str) -> election_environments.Server | None:
     return None if "fake" in environment else request.getfixturevalue(environment)
 
 
 @pytest.fixture
-async def harness(environment: str, server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
+async def harness(
+    environment: str, server: election_environments.Server | None, stack: AsyncExitStack
+) -> election_environments.ElectionHarness:
     if server is None:
-        return FakeElectionHarness(DAEMONS if environment == "secure_fake" else None)
-    return ZooKeeperHarness(stack, server)
+        return election_environments.FakeElectionHarness(
+            election_environments.DAEMONS if environment == "secure_fake" else None
+        )
+    return election_environments.ZooKeeperHarness(stack, server)
 
 
 @pytest.fixture
-def short_session(harness: ElectionHarness) -> None:
+def short_session(harness: election_environments.ElectionHarness) -> None:
     harness.short_session = "a"
 
 
@@ -63,9 +59,9 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
-    async def join(name: str) -> Candidate:
-        candidate = await joined(stack, harness, name)
+def join(harness: election_environments.ElectionHarness, stack: AsyncExitStack) -> election_environments.Join:
+    async def join(name: str) -> election_environments.Candidate:
+        candidate = await election_environments.joined(stack, harness, name)
         await until(lambda: candidate.connected)
         return candidate
 

@@ -17,15 +17,8 @@ from controller.leadership.election import Connected, ElectionClientError, Refus
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
 from controller.process.garbage_collection import MAX_PROMOTIONS, NEVER
+from controller.settings import sections
 from controller.settings.load import Settings
-from controller.settings.sections import (
-    AccessSettings,
-    BrokerSettings,
-    DrainSettings,
-    HttpSettings,
-    LedgerSettings,
-    ZooKeeperSettings,
-)
 from headgate.errors import ConfigError, HeadgateError
 from headgate.protocol import codec
 from headgate.protocol.codec import Presence, presence_topic
@@ -39,16 +32,16 @@ from web.tokens import token_line
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
+    return Settings(ledger=sections.LedgerSettings(url=tmp_path.as_uri()))
 
 
 async def test_a_daemon_decides_when_old_garbage_is_collected_and_is_watched(settings: Settings) -> None:
     """With a ZooKeeper that is not there: it runs until it is stopped."""
     daemon = Daemon(
         settings.replace(
-            zookeeper=ZooKeeperSettings(hosts="127.0.0.1:1"),
-            http=HttpSettings(port=0),
-            drain=DrainSettings(spawn=False),
+            zookeeper=sections.ZooKeeperSettings(hosts="127.0.0.1:1"),
+            http=sections.HttpSettings(port=0),
+            drain=sections.DrainSettings(spawn=False),
         )
     )
     stop, before = asyncio.Event(), gc.get_threshold()
@@ -102,11 +95,11 @@ async def test_the_end_of_the_zookeeper_client_ends_the_daemon(
         port = server.sockets[0].getsockname()[1]
         daemon = Daemon(
             settings.replace(
-                zookeeper=ZooKeeperSettings(
+                zookeeper=sections.ZooKeeperSettings(
                     hosts=f"127.0.0.1:{port}", username="headgate", password_file=str(password)
                 ),
-                http=HttpSettings(port=0),
-                drain=DrainSettings(spawn=False),
+                http=sections.HttpSettings(port=0),
+                drain=sections.DrainSettings(spawn=False),
             )
         )
         with pytest.raises(ExceptionGroup) as caught:
@@ -156,9 +149,9 @@ async def test_what_a_network_can_read_is_logged_at_the_start(tmp_path: Path, se
     secret = write_secret(tmp_path / "secret", b"hush")
     with socket.create_server(("127.0.0.1", 0)) as taken, structlog.testing.capture_logs() as logged:
         open_settings = settings.replace(
-            zookeeper=ZooKeeperSettings(hosts="zk1:2181"),
-            broker=BrokerSettings(host="broker.example", username="u", password_file=str(secret)),
-            http=HttpSettings(port=taken.getsockname()[1]),
+            zookeeper=sections.ZooKeeperSettings(hosts="zk1:2181"),
+            broker=sections.BrokerSettings(host="broker.example", username="u", password_file=str(secret)),
+            http=sections.HttpSettings(port=taken.getsockname()[1]),
         )
         with pytest.raises(HeadgateError, match="cannot listen"):
             await Daemon(open_settings).run(asyncio.Event())
@@ -171,10 +164,10 @@ async def test_what_a_network_can_read_is_logged_at_the_start(tmp_path: Path, se
 def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
     password = write_secret(tmp_path / "password", b"sesame")
     authority = LocalCertificateAuthority(tmp_path / "ca")
-    zookeeper = ZooKeeperSettings(
+    zookeeper = sections.ZooKeeperSettings(
         username="headgate", password_file=str(password), tls=True, ca_file=str(authority.ca_file)
     )
-    daemon: Any = Daemon(settings.replace(zookeeper=zookeeper, access=AccessSettings(open=True)))
+    daemon: Any = Daemon(settings.replace(zookeeper=zookeeper, access=sections.AccessSettings(open=True)))
     used: list[ZooKeeperCredentials] = []
 
     class Elections:
@@ -195,10 +188,10 @@ def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, 
 
 
 def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
-    daemon: Any = Daemon(settings.replace(access=AccessSettings(open=True)))
+    daemon: Any = Daemon(settings.replace(access=sections.AccessSettings(open=True)))
     access = tmp_path / "access.toml"
     access.write_text('[[users.alice]]\nrole = "administrator"\n')
-    with_file = daemon.settings.replace(access=AccessSettings(file=str(access)))
+    with_file = daemon.settings.replace(access=sections.AccessSettings(file=str(access)))
     deletion = Act(Action.ADMINISTER, "orders")
     assert daemon._access.rules.judge("mallory", deletion).allowed
 
@@ -214,7 +207,9 @@ def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: 
 
 def test_sighup_reads_the_tokens_of_http_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
     tokens = write_secret(tmp_path / "tokens", token_line("grafana", "old").encode())
-    with_tokens = settings.replace(http=HttpSettings(tokens_file=str(tokens)), access=AccessSettings(open=True))
+    with_tokens = settings.replace(
+        http=sections.HttpSettings(tokens_file=str(tokens)), access=sections.AccessSettings(open=True)
+    )
     daemon: Any = Daemon(with_tokens)
 
     write_secret(tokens, token_line("grafana", "new").encode())
@@ -246,7 +241,7 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
 
 
 async def test_leaders_learn_who_is_gone(settings: Settings) -> None:
-    daemon: Any = Daemon(settings.replace(access=AccessSettings(open=True)))
+    daemon: Any = Daemon(settings.replace(access=sections.AccessSettings(open=True)))
     heard: list[Presence] = []
     leading = SimpleNamespace(leader=SimpleNamespace(on_presence=heard.append))
     daemon._joined = SimpleNamespace(growth=SimpleNamespace(controllers=[leading]))

@@ -16,16 +16,7 @@ from controller.cluster.status import ClusterStatus
 from controller.leadership.session_secret import SessionSecret
 from metrics.health import judge_health
 from tests.controller.cluster.test_peers import peers_with
-from tests.support.samples.status_documents import (
-    HEALTHY_FACTS,
-    NOW_MS,
-    FakeSource,
-    part,
-    subscription_document,
-    subscription_summary,
-    topic_document,
-    topic_summary,
-)
+from tests.support.samples import status_documents
 from tests.support.servers.http_server import HttpHarness
 from web.access import HttpAccess, Tokens
 from web.api.history import SAMPLE_SECONDS
@@ -52,9 +43,9 @@ def status_of(peers, leader="two", *, controllers=None, spreader=None):
         instance="one",
         cluster="c",
         version="1",
-        health=lambda: judge_health(HEALTHY_FACTS),
+        health=lambda: judge_health(status_documents.HEALTHY_FACTS),
         leader_of=lambda _: leader,
-        now_ms=lambda: NOW_MS,
+        now_ms=lambda: status_documents.NOW_MS,
         url=lambda: None,
         peers=peers,
         controllers=lambda: [following()] if controllers is None else controllers,
@@ -71,10 +62,14 @@ def register(peers, **urls):
 @pytest.fixture
 async def two():
     """Another daemon, which leads the shard and admits only daemons."""
-    source = FakeSource(part("two", [topic_summary(daemon="two")], [subscription_summary(daemon="two")]))
+    source = status_documents.FakeSource(
+        status_documents.part(
+            "two", [status_documents.topic_summary(daemon="two")], [status_documents.subscription_summary(daemon="two")]
+        )
+    )
     access = HttpAccess(tokens=Tokens(()))
     harness = HttpHarness(source=source, access=access)
-    harness.peer_token = SECRET.http_token("two", NOW_MS)
+    harness.peer_token = SECRET.http_token("two", status_documents.NOW_MS)
     async with harness.server:
         yield harness
 
@@ -82,7 +77,7 @@ async def two():
 @pytest.fixture
 async def peers(monkeypatch):
     monkeypatch.setattr("controller.cluster.peers.TIMEOUT_SECONDS", 5.0)
-    token_for = partial(SECRET.http_token, now_ms=NOW_MS)
+    token_for = partial(SECRET.http_token, now_ms=status_documents.NOW_MS)
     async with Peers("one", ssl.create_default_context, registry=lambda: None, token_for=token_for) as peers:
         yield peers
 
@@ -94,7 +89,7 @@ async def test_what_another_daemon_leads_is_part_of_the_overview(two, peers):
 
     assert [(each.topic, each.daemon) for each in overview.topics] == [("orders", "two")]
     assert [each.daemon for each in overview.daemons] == ["one", "two"]
-    assert overview.daemons[0].started_at_ms == NOW_MS
+    assert overview.daemons[0].started_at_ms == status_documents.NOW_MS
     assert overview.cluster.complete
 
 
@@ -102,8 +97,8 @@ async def test_documents_come_from_the_leader(two, peers):
     status = status_of(peers)
     register(peers, two=f"http://{two.server.address}")
 
-    assert await status.topic("orders", own=False) == topic_document()
-    assert await status.subscription("orders", "billing", own=False) == subscription_document()
+    assert await status.topic("orders", own=False) == status_documents.topic_document()
+    assert await status.subscription("orders", "billing", own=False) == status_documents.subscription_document()
     with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
         await status.topic("x", own=False)
 
@@ -198,7 +193,7 @@ async def test_before_it_joined_a_daemon_says_so(peers):
 async def test_the_history_is_sampled_without_requests(peers):
     status = status_of(peers)
     clock = asyncio.get_running_loop().time
-    status.now_ms = lambda: NOW_MS + int(clock() * 1000)
+    status.now_ms = lambda: status_documents.NOW_MS + int(clock() * 1000)
     sampling = asyncio.ensure_future(status.sample())
     await asyncio.sleep(3.5 * SAMPLE_SECONDS)
     sampling.cancel()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from structlog.testing import capture_logs
 
 from headgate.client.admin import Admin
@@ -136,6 +137,15 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
     assert shard.registry.get_sample_value("headgate_replies_delayed_total", {"shard": "0"})
     assert 0 == shard.registry.get_sample_value("headgate_replies_waiting", {"shard": "0"})
     assert 0 == exceeded(shard, "requests_per_second")
+
+
+async def test_no_more_requests_are_read_than_replies_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.leader.outbox.MAX_DELAYED_REPLIES", 2)
+    async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
+        asked = {shop.send(ListTopics) for _ in range(16)}
+        await asyncio.sleep(10)
+        assert 2 < len(asked - shop.replies.keys()) < 6, "as if they were lost"
+        assert not isinstance(await shop.call(ListTopics), Rejected)
 
 
 async def test_the_explanation_of_a_subscription_names_a_rate_that_slows_its_consumers_down() -> None:

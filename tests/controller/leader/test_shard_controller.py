@@ -165,6 +165,17 @@ async def test_an_idle_leader_whose_reads_hang_makes_way_for_others() -> None:
         await until(lambda: a.controller.leadership.role is Role.FOLLOWING, 10)
 
 
+async def test_an_idle_leader_looks_for_a_successor_often_again_after_it_was_busy() -> None:
+    async with Contender(Cluster(), "a").leading() as a:
+        await asyncio.sleep(1200)
+        for _ in range(3):
+            a.leader.commit.barrier()
+            await a.leader.commit.flush()
+        before = a.store.calls["read"]
+        await asyncio.sleep(5)
+        assert a.store.calls["read"] > before
+
+
 async def test_a_leader_that_misses_an_old_chunk_leads_again_once_it_is_back() -> None:
     """Its snapshot includes the chunk, so nothing but the end of the term says what is wrong."""
     cluster = Cluster()

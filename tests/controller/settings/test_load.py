@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.settings import sections
+from controller.settings import load, sections
 from controller.settings.files import toml_document
-from controller.settings.load import (
-    Settings,
-    ledger_unreachable_from_executors,
-    load_settings,
-    parse_settings,
-    zookeeper_warnings,
-)
 from controller.settings.sections import (
     AccessSettings,
     DrainSettings,
@@ -34,12 +27,12 @@ LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledge
 
 def error_of(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        parse_settings(text, "headgate.toml")
+        load.parse_settings(text, "headgate.toml")
     return str(caught.value)
 
 
 def test_only_the_ledger_has_no_default():
-    settings = parse_settings(LEDGER, "headgate.toml")
+    settings = load.parse_settings(LEDGER, "headgate.toml")
 
     assert settings.ledger.url == "file:///var/lib/headgate/ledger"
     assert settings.zookeeper.hosts == "127.0.0.1:2181"
@@ -170,14 +163,14 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path):
     with pytest.raises(
         ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file or directory; name another file"
     ):
-        load_settings(tmp_path / "nowhere.toml")
+        load.load_settings(tmp_path / "nowhere.toml")
 
 
 def test_a_binary_file_is_a_clear_error(tmp_path: Path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
 
     with pytest.raises(ConfigError, match="not UTF-8"):
-        load_settings(tmp_path / "x.toml")
+        load.load_settings(tmp_path / "x.toml")
 
 
 def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
@@ -185,7 +178,7 @@ def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
     path.write_text("\ufeff" + LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
     write_secret(tmp_path / "secret", b"pass word\n")
 
-    settings = load_settings(path)
+    settings = load.load_settings(path)
 
     assert settings.broker.password() == "pass word"
     assert settings.drain.folder == str(tmp_path / "d")
@@ -196,11 +189,11 @@ def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path
     settings, tables = tmp_path / "headgate.toml", tmp_path / "external.toml"
     settings.write_text(LEDGER + '[drain]\nexternal = "external.toml"\n')
     tables.write_text("[external.orders]\n")
-    assert load_settings(settings).drain.external == str(tables)
+    assert load.load_settings(settings).drain.external == str(tables)
 
     tables.write_text("[external.orders.entrys]\n")
     with pytest.raises(ConfigError, match=r"external.toml: .*entrys"):
-        load_settings(settings)
+        load.load_settings(settings)
 
 
 def test_a_systemd_credential_precedes_a_file_beside_the_settings(tmp_path: Path):
@@ -210,8 +203,8 @@ def test_a_systemd_credential_precedes_a_file_beside_the_settings(tmp_path: Path
     write_secret(tmp_path / "secret", b"beside")
     write_secret(credentials / "secret", b"credential")
 
-    assert load_settings(path, credentials=credentials).broker.password() == "credential"
-    assert load_settings(path, credentials=tmp_path / "other").broker.password() == "beside"
+    assert load.load_settings(path, credentials=credentials).broker.password() == "credential"
+    assert load.load_settings(path, credentials=tmp_path / "other").broker.password() == "beside"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +224,7 @@ def test_an_unusable_password_file_is_named(tmp_path: Path, section: str, conten
         write_secret(tmp_path / "secret", content)
 
     with pytest.raises(ConfigError, match=rf"\$\.{section}\.password_file: .*{message}") as caught:
-        getattr(load_settings(path), section).password()
+        getattr(load.load_settings(path), section).password()
     assert "schl" not in str(caught.value)
 
 
@@ -246,7 +239,7 @@ def test_files_of_zookeeper_are_credentials_or_beside_the_settings(tmp_path: Pat
     write_secret(credentials / "secret", b"hunter2")
     write_secret(credentials / "k", b"key")
 
-    zookeeper = load_settings(path, credentials=credentials).zookeeper
+    zookeeper = load.load_settings(path, credentials=credentials).zookeeper
 
     assert zookeeper.password() == "hunter2"
     assert (zookeeper.ca_file, zookeeper.certificate_file, zookeeper.key_file) == (
@@ -267,9 +260,9 @@ def test_files_of_zookeeper_are_credentials_or_beside_the_settings(tmp_path: Pat
     ],
 )
 def test_an_open_zookeeper_is_a_warning_beyond_loopback(hosts: str, more: str, warned: list[str]):
-    settings = parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n{more}', "t")
+    settings = load.parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n{more}', "t")
 
-    warnings = zookeeper_warnings(settings.zookeeper)
+    warnings = load.zookeeper_warnings(settings.zookeeper)
     assert [warning.partition(" is not set")[0] for warning in warnings] == [f"$.zookeeper.{name}" for name in warned]
 
 
@@ -277,7 +270,7 @@ def test_no_representation_of_the_settings_contains_the_password(tmp_path: Path)
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "file"\n')
     write_secret(tmp_path / "file", b"hunter2")
-    settings = load_settings(path)
+    settings = load.load_settings(path)
     settings.broker.password()
 
     assert "hunter2" not in repr(settings) + repr(settings.rows()) + msgspec.json.encode(settings).decode()
@@ -307,8 +300,8 @@ def test_every_setting_has_a_docstring():
     ],
 )
 def test_a_ledger_in_a_folder_is_unreachable_for_remote_executors(url: str, master: str, unreachable: bool) -> None:
-    settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
-    assert ledger_unreachable_from_executors(settings) is unreachable
+    settings = load.parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
+    assert load.ledger_unreachable_from_executors(settings) is unreachable
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -316,23 +309,23 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(spark_conf=st.dictionaries(st.from_regex(r"spark\.[a-z\" =]{1,8}", fullmatch=True), TEXT), folder=TEXT)
 def test_settings_are_read_back_with_any_text(spark_conf: dict[str, str], folder: str) -> None:
-    settings = Settings(
+    settings = load.Settings(
         ledger=LedgerSettings(url="file:///a%20folder"),
         drain=DrainSettings(spark_conf=spark_conf, folder=f"x{folder}"),
         metrics=MetricsSettings(backlog_topics=["a", "b"]),
     )
 
-    assert settings == parse_settings(toml_document("Two lines\nof comment.", settings), "a test")
+    assert settings == load.parse_settings(toml_document("Two lines\nof comment.", settings), "a test")
 
 
 def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "headgate.toml"
-    settings = Settings(
+    settings = load.Settings(
         access=AccessSettings(open=True), ledger=LedgerSettings(url="file:///a"), instance=InstanceSettings(name="one")
     )
     path.write_text(toml_document("", settings))
 
-    assert "one" == load_settings(path, default_instance="another").instance.name
+    assert "one" == load.load_settings(path, default_instance="another").instance.name
 
 
 @pytest.mark.parametrize("username", [None, "ada"])

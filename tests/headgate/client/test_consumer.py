@@ -7,19 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from headgate import errors
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consumer import Consumer
 from headgate.client.consuming.consumer_context import ConsumerOptions, ConsumerRequests
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.external_consumer import ExternalConsumer
-from headgate.errors import (
-    AcknowledgementsNotStoredError,
-    ConfigError,
-    HeadgateError,
-    LedgerError,
-    NoLeaderError,
-    RequestRejectedError,
-)
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.model.positions import PositionToken, decode_positions
@@ -58,11 +51,11 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
             assert began == clock()
             assert [] == await reader.get_many(2, timeout_seconds=5)
             assert 5 == pytest.approx(clock() - began)
-            with pytest.raises(ConfigError, match="max_records=0 has to be 1 or more"):
+            with pytest.raises(errors.ConfigError, match="max_records=0 has to be 1 or more"):
                 await reader.get_many(0)
-            with pytest.raises(ConfigError, match="get_many: timeout_seconds=nan: use 0 to 31536000 seconds"):
+            with pytest.raises(errors.ConfigError, match="get_many: timeout_seconds=nan: use 0 to 31536000 seconds"):
                 await reader.get_many(timeout_seconds=math.nan)
-        with pytest.raises(HeadgateError, match="closed"):
+        with pytest.raises(errors.HeadgateError, match="closed"):
             await reader.get_many()
 
 
@@ -123,7 +116,7 @@ async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothi
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
         assert ["0"] == await take(reader, 1)
         for _ in range(2):
-            with pytest.raises(LedgerError, match=f"^{path} is damaged"):
+            with pytest.raises(errors.LedgerError, match=f"^{path} is damaged"):
                 await anext(reader)
 
 
@@ -143,7 +136,7 @@ async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
         assert ["1", "2"] == await take(reader, 2)
         assert {0: 3} == decode_positions(reader.positions).positions
         record = await anext(reader)
-        with pytest.raises(HeadgateError, match="does not acknowledge"):
+        with pytest.raises(errors.HeadgateError, match="does not acknowledge"):
             await reader.acknowledge(record)
 
 
@@ -162,15 +155,15 @@ async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed_or
         for _ in range(2):
             await asyncio.sleep(1)
             for use in (lambda: reader.acknowledge(record), reader.flush, reader.caught_up):
-                with pytest.raises(HeadgateError, match="this consumer is closed"):
+                with pytest.raises(errors.HeadgateError, match="this consumer is closed"):
                     await use()
             await asyncio.wait([closing], timeout=60)
-        with pytest.raises(HeadgateError, match="opened before"):
+        with pytest.raises(errors.HeadgateError, match="opened before"):
             await reader.__aenter__()
 
 
 async def test_a_consumer_has_no_positions_before_it_is_entered():
-    with pytest.raises(HeadgateError, match="no positions before it is entered"):
+    with pytest.raises(errors.HeadgateError, match="no positions before it is entered"):
         _ = consumer(ScriptedCluster(), type="CHECKPOINT").positions
 
 
@@ -200,7 +193,7 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
     ],
 )
 async def test_an_unknown_value_is_refused_before_connecting_and_lists_the_choices(wrong: dict, text: str):
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(errors.ConfigError, match=text):
         consumer(ScriptedCluster(), **wrong)
 
 
@@ -208,7 +201,7 @@ async def test_only_a_consumer_of_stored_records_opens_the_ledger_with_a_client_
     where = {"topic": "orders", "subscription": "billing"}
 
     assert Consumer(client_config(), **where)._client.store is not None
-    with pytest.raises(HeadgateError, match="this client has no object store"):
+    with pytest.raises(errors.HeadgateError, match="this client has no object store"):
         _ = ExternalConsumer(client_config(), **where)._member._client.store
 
 
@@ -240,7 +233,7 @@ async def test_a_consumer_tolerates_a_missing_right_for_half_a_minute_and_then_r
         leader.refused["Heartbeat"] = "forbidden"
         await take(reader, 1)
         await asyncio.sleep(30)
-        with pytest.raises(RequestRejectedError, match="scripted forbidden"):
+        with pytest.raises(errors.RequestRejectedError, match="scripted forbidden"):
             async with asyncio.timeout(20):
                 await anext(reader)
 
@@ -259,7 +252,7 @@ async def test_a_revocation_is_confirmed_once_acknowledgements_are_stored_or_at_
             assert [] == leader.seen(ConfirmRevoked)
             await asyncio.sleep(0.3)
             assert 1 == len(leader.seen(ConfirmRevoked))
-            with pytest.raises(AcknowledgementsNotStoredError, match="segment 0: offsets 0 to 1") as raised:
+            with pytest.raises(errors.AcknowledgementsNotStoredError, match="segment 0: offsets 0 to 1") as raised:
                 await reader.flush(0)
             assert {0: ((0, 2),)} == raised.value.offsets
 
@@ -270,7 +263,7 @@ async def test_a_negative_acknowledgement_that_cannot_be_stored_counts_as_the_lo
     for revoked in ([Revocation(segment=0, generation=1)], []):
         async with cluster.leader(grants=[grant()]) as leader:
             leader.refused["AcknowledgeBatch"] = "forbidden"
-            with pytest.raises(AcknowledgementsNotStoredError):  # noqa: PT012
+            with pytest.raises(errors.AcknowledgementsNotStoredError):  # noqa: PT012
                 async with consumer(cluster, type="QUEUE") as reader:
                     await reader.negative_acknowledge(await anext(reader))
                     leader.push(registration(leader), revoked=revoked)
@@ -284,7 +277,7 @@ async def test_closing_says_which_acknowledgements_are_not_stored(ending, cluste
     """The network is cut at the end of a program that has acknowledged everything."""
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader:
-        expected = ZeroDivisionError if ending == "exception" else AcknowledgementsNotStoredError
+        expected = ZeroDivisionError if ending == "exception" else errors.AcknowledgementsNotStoredError
         with pytest.raises(expected) as raised:  # noqa: PT012
             async with consumer(cluster) as reader:
                 await take(reader, 1, acknowledge=True)
@@ -317,7 +310,7 @@ async def test_closing_ends_a_wait_for_records_at_once_and_gives_a_silent_leader
     loop = asyncio.get_running_loop()
     cluster.store_records(records("0"))
     async with cluster.leader(grants=[grant()]) as leader, cluster.client() as client:
-        with pytest.raises(AcknowledgementsNotStoredError):  # noqa: PT012
+        with pytest.raises(errors.AcknowledgementsNotStoredError):  # noqa: PT012
             async with Consumer(client, topic="orders", subscription="billing") as reader:
                 await take(reader, 1, acknowledge=True)
                 waiting = asyncio.create_task(anext(reader))
@@ -446,7 +439,7 @@ class Silent:
 
     async def request(self, shard: int, body: ReaderRequest, *_: object) -> None:
         self.sent.append(body)
-        raise NoLeaderError(f"no leader of shard {shard}")
+        raise errors.NoLeaderError(f"no leader of shard {shard}")
 
 
 async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> None:
@@ -465,7 +458,7 @@ async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> 
         requests.unpark(resuming),
         requests.confirm_dead_letters([]),
     ):
-        with contextlib.suppress(NoLeaderError):
+        with contextlib.suppress(errors.NoLeaderError):
             await asked
 
     assert {kind.__name__: [(7, 11)] for kind in ReaderRequest.__subclasses__()} == {

@@ -5,20 +5,10 @@ import math
 
 import pytest
 
+from headgate import errors
 from headgate.client.producer import PAUSE_BYTES, Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import MAX_PARTS, RECORD_OVERHEAD_BYTES
-from headgate.errors import (
-    ConfigError,
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    FencedError,
-    ForgottenError,
-    HeadgateError,
-    InvalidNameError,
-    NoLeaderError,
-    RequestRejectedError,
-)
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.objects import chunk_folder, chunk_name
 from headgate.model.layout import shard_of
@@ -50,7 +40,7 @@ async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_
         assert [b"0", b"1"] == cluster.stored
         leader.script.append("invalid")
         leader.refused["ListTopics"] = "forbidden"
-        with pytest.raises(RequestRejectedError, match="scripted invalid"):
+        with pytest.raises(errors.RequestRejectedError, match="scripted invalid"):
             await producer.send_and_wait("orders", b"key", b"2")
 
 
@@ -105,7 +95,7 @@ async def test_many_records_are_stored_like_as_many_single_ones_in_few_batches(c
 )
 async def test_of_many_records_with_an_invalid_one_none_is_sent(cluster, keys, values, times, error: str):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
-        with pytest.raises((ConfigError, RequestRejectedError, TypeError), match=error):
+        with pytest.raises((errors.ConfigError, errors.RequestRejectedError, TypeError), match=error):
             await producer.send_many("orders", keys, values, timestamps_ms=times)
         await producer.flush()
         assert [] == leader.seen(ProduceBatch)
@@ -119,10 +109,10 @@ async def test_many_records_wait_for_space_and_raise_for_the_first_one_that_is_n
         assert many[1] == cluster.stored
         leader.script.append("invalid")
         refused = await producer.send_many("orders", [b"k"] * 3, [b"a", b"b", b"c"])
-        with pytest.raises(RequestRejectedError, match="scripted invalid"):
+        with pytest.raises(errors.RequestRejectedError, match="scripted invalid"):
             await refused
     async with Producer(cluster.client("without-leader"), settings=settings) as producer:
-        with pytest.raises(DeliveryFailedError, match="no buffer space"):
+        with pytest.raises(errors.DeliveryFailedError, match="no buffer space"):
             await producer.send_many("orders", *many)
 
 
@@ -214,7 +204,7 @@ async def test_a_batch_carries_the_position_of_its_last_record(cluster):
     assert [b"line 2"] == cluster.positions
 
 
-@pytest.mark.parametrize(("verdict", "error"), [("fenced", FencedError), ("forgotten", ForgottenError)])
+@pytest.mark.parametrize(("verdict", "error"), [("fenced", errors.FencedError), ("forgotten", errors.ForgottenError)])
 async def test_a_producer_that_is_fenced_or_whose_name_was_deleted_raises_on_every_path(verdict, error, cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.script.append(verdict)
@@ -241,11 +231,11 @@ async def test_a_named_producer_that_ends_on_one_shard_ends_on_all(verdict):
         unsent = asyncio.create_task(producer.open(topics[2]))
         other.script.append(verdict)
         for send in (producer.send_and_wait(topics[1], b"key", b"value"), in_flight, unsent):
-            with pytest.raises(RequestRejectedError, match=f"scripted {verdict}") as caught:
+            with pytest.raises(errors.RequestRejectedError, match=f"scripted {verdict}") as caught:
                 await send
             assert verdict == caught.value.verdict
         for topic in topics:
-            with pytest.raises(RequestRejectedError, match=f"scripted {verdict}"):
+            with pytest.raises(errors.RequestRejectedError, match=f"scripted {verdict}"):
                 await producer.send_and_wait(topic, b"key", b"later")
     await other.transport.__aexit__(None, None, None)
 
@@ -253,7 +243,7 @@ async def test_a_named_producer_that_ends_on_one_shard_ends_on_all(verdict):
 async def test_an_identity_that_is_refused_raises_at_open(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.refused["OpenProducer"] = "fenced"
-        with pytest.raises(FencedError):
+        with pytest.raises(errors.FencedError):
             await producer.open("orders")
 
 
@@ -263,7 +253,7 @@ async def test_an_identity_that_is_refused_raises_at_open(cluster):
 async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit(cluster):
     settings = ProducerSettings(max_record_bytes=10)
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
-        with pytest.raises(RequestRejectedError, match=r"11 bytes .* limit of 10"):
+        with pytest.raises(errors.RequestRejectedError, match=r"11 bytes .* limit of 10"):
             await producer.send("orders", b"key", b"12345678")
         await (await producer.send("orders", b"key", b"1234567"))
         assert 0 == producer.metrics().buffered_bytes
@@ -274,7 +264,7 @@ async def test_only_a_program_that_copies_sends_headers_of_headgate(cluster):
     async with cluster.leader() as leader:
         async with Producer(cluster.client()) as producer:
             with pytest.raises(
-                RequestRejectedError, match="topic 'orders': the record has the header 'headgate-reason'"
+                errors.RequestRejectedError, match="topic 'orders': the record has the header 'headgate-reason'"
             ):
                 await producer.send("orders", b"k", b"v", headers=own)
         async with Producer(cluster.client("copy"), settings=ProducerSettings(reserved_headers=True)) as producer:
@@ -292,7 +282,7 @@ async def test_only_a_program_that_copies_sends_headers_of_headgate(cluster):
 )
 async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong, cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        with pytest.raises(RequestRejectedError):
+        with pytest.raises(errors.RequestRejectedError):
             await producer.send("orders", b"key", b"value", **wrong)
 
 
@@ -303,13 +293,15 @@ async def test_a_source_position_needs_a_name_and_an_open_topic(cluster, name):
         for opens in (False, True):
             if opens:
                 await producer.open("orders" if name is None else "returns")
-            with pytest.raises(RequestRejectedError, match=r"topic 'orders' was not opened: .* call open\(topic\)"):
+            with pytest.raises(
+                errors.RequestRejectedError, match=r"topic 'orders' was not opened: .* call open\(topic\)"
+            ):
                 await producer.send("orders", b"key", b"value", source_position=b"1")
 
 
 async def test_send_refuses_text_instead_of_bytes_and_an_empty_key(cluster):
     async with cluster.leader(), Producer(cluster.client(), "loader") as producer:
-        with pytest.raises(RequestRejectedError, match="the key is empty"):
+        with pytest.raises(errors.RequestRejectedError, match="the key is empty"):
             await producer.send("orders", b"", b"value")
         with pytest.raises(TypeError, match="key and value must be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
@@ -321,7 +313,7 @@ async def test_send_refuses_text_instead_of_bytes_and_an_empty_key(cluster):
 @pytest.mark.parametrize("name", ["no/slashes", None, b"orders", "x" * 1000], ids=lambda name: repr(name)[:12])
 async def test_send_refuses_an_invalid_topic_name(cluster, name):
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        with pytest.raises(InvalidNameError, match=r"topic name .{1,130}: use 1 to 100 letters"):
+        with pytest.raises(errors.InvalidNameError, match=r"topic name .{1,130}: use 1 to 100 letters"):
             await producer.send(name, b"key", b"value")
 
 
@@ -342,22 +334,24 @@ async def test_send_fails_at_once_with_when_full_fail(cluster):
         leader.script.extend(["delay"] * 5)
         for _ in range(3):
             await producer.send("orders", b"key", b"x" * 50)
-        with pytest.raises(DeliveryFailedError, match="buffer_bytes=300"):
+        with pytest.raises(errors.DeliveryFailedError, match="buffer_bytes=300"):
             await producer.send("orders", b"key", b"x" * 50)
 
 
 async def test_a_missing_cluster_is_a_clear_error(cluster):
-    with pytest.raises(NoLeaderError, match=r"found no daemon of cluster 'test' through the broker \(waited 5 s\)"):
+    with pytest.raises(
+        errors.NoLeaderError, match=r"found no daemon of cluster 'test' through the broker \(waited 5 s\)"
+    ):
         async with Producer(cluster.client(), connect_timeout_seconds=5):
             pass
     assert [] == cluster.broker.connected()
 
 
 async def test_time_outs_of_a_producer_are_checked_before_anything_happens(cluster):
-    with pytest.raises(ConfigError, match="connect_timeout_seconds=nan: use"):
+    with pytest.raises(errors.ConfigError, match="connect_timeout_seconds=nan: use"):
         Producer(cluster.client(), connect_timeout_seconds=math.nan)
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        with pytest.raises(ConfigError, match="close: timeout_seconds=-1: use 0 to"):
+        with pytest.raises(errors.ConfigError, match="close: timeout_seconds=-1: use 0 to"):
             await producer.close(timeout_seconds=-1)
         await producer.send_and_wait("orders", b"k", b"v")
 
@@ -369,7 +363,7 @@ async def test_a_record_above_the_brokers_limit_is_refused_and_takes_no_other_wi
     async with cluster.leader(), Producer(cluster.client()) as producer:
         producer._client.cluster_watch.connection_handlers.add(lost.append)
         sent = [await producer.send("t", b"k", b"%05d" % number + bytes(5_000)) for number in range(20)]
-        with pytest.raises(RequestRejectedError, match="the broker's limit of packets"):
+        with pytest.raises(errors.RequestRejectedError, match="the broker's limit of packets"):
             await producer.send("t", b"k", bytes(40_000))
         await producer.send_and_wait("t", b"k", bytes(30_000))
         for delivery in sent:
@@ -405,7 +399,7 @@ async def test_a_record_above_the_brokers_limit_is_refused_and_takes_no_other_wi
     ],
 )
 def test_invalid_settings_are_refused_with_their_values(settings, names):
-    with pytest.raises(ConfigError, match=names):
+    with pytest.raises(errors.ConfigError, match=names):
         ProducerSettings(**settings)
 
 
@@ -430,7 +424,7 @@ async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
             await asyncio.sleep(0.03)
         results = await asyncio.gather(*outcomes)
 
-    assert {DeliveryFailedError} == {type(what) for what, _ in results}
+    assert {errors.DeliveryFailedError} == {type(what) for what, _ in results}
     assert all(10 <= after < 10.02 for _, after in results)
     assert 0 == producer.metrics().buffered_bytes
 
@@ -463,11 +457,11 @@ async def test_a_record_that_waits_for_buffer_space_precedes_those_that_are_sent
     assert [bytes(250), b"waits", b"younger"] == cluster.stored
 
 
-async def _timed_outcome(delivery, began: float) -> tuple[RecordMetadata | HeadgateError, float]:
+async def _timed_outcome(delivery, began: float) -> tuple[RecordMetadata | errors.HeadgateError, float]:
     """Return the outcome, and after how many seconds it was known."""
     try:
         outcome = await delivery
-    except HeadgateError as error:
+    except errors.HeadgateError as error:
         outcome = error
     return outcome, asyncio.get_running_loop().time() - began
 
@@ -486,7 +480,7 @@ async def test_close_with_a_timeout_reports_every_record(cluster):
     assert (1, 3, 2) == (report.committed_records, report.failed_records, report.unknown_records)
     assert all(delivery.done() for delivery in deliveries)
     assert 0 == producer.metrics().buffered_bytes
-    with pytest.raises(HeadgateError):
+    with pytest.raises(errors.HeadgateError):
         await producer.send("orders", b"key", b"late")
 
 
@@ -495,7 +489,7 @@ async def test_leaving_the_block_flushes(cluster):
         async with Producer(cluster.client()) as producer:
             delivery = await producer.send("orders", b"key", b"value")
         assert delivery.done()
-        with pytest.raises(HeadgateError, match="opened before"):
+        with pytest.raises(errors.HeadgateError, match="opened before"):
             await producer.__aenter__()
     assert [b"value"] == cluster.stored
 
@@ -515,14 +509,14 @@ async def test_an_opening_ends_when_the_producer_is_closed(cluster):
         opening = asyncio.create_task(producer.open("orders"))
         await asyncio.sleep(1)
         await producer.close()
-        with pytest.raises(HeadgateError, match="the producer was closed"):
+        with pytest.raises(errors.HeadgateError, match="the producer was closed"):
             await asyncio.wait_for(opening, 1)
 
 
 async def test_opening_without_a_leader_is_bounded(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         leader.answers = False
-        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
+        with pytest.raises(errors.NoLeaderError, match="shard 0 of cluster 'test'"):
             await producer.open("orders")
 
 
@@ -533,13 +527,15 @@ async def test_a_record_that_expires_names_the_refusal_of_the_broker(cluster):
         cluster.broker.refusal = "the broker refuses user till"
         cluster.broker.drop("client")
         with pytest.raises(
-            DeliveryFailedError, match="sent; shard 0: cannot reach the broker: the broker refuses user"
+            errors.DeliveryFailedError, match="sent; shard 0: cannot reach the broker: the broker refuses user"
         ):
             await (await producer.send("orders", b"key", b"value"))
         cluster.broker.refusal, leader.answers = None, False
         await until(lambda: client.transport.connected)
         client.cluster_watch.refused("the broker refuses the requests")
-        with pytest.raises((DeliveryFailedError, DeliveryUnknownError), match="; shard 0: the broker refuses the requ"):
+        with pytest.raises(
+            (errors.DeliveryFailedError, errors.DeliveryUnknownError), match="; shard 0: the broker refuses the requ"
+        ):
             await (await producer.send("orders", b"key", b"value"))
         leader.answers = True
         await (await producer.send("orders", b"key", b"value"))

@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.decisions.session_batches import Outcome
-from headgate.client.producing.record_batch import (
-    DEADLINE_RESOLUTION_SECONDS,
-    ByteBudget,
-    Delivery,
-    RecordBatch,
-    RecordMetadata,
-)
+from headgate.client.producing import record_batch
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError
 from headgate.model.entries import Placement
 from headgate.protocol.replies import Committed
@@ -22,12 +16,12 @@ from headgate.protocol.requests import Record
 COMMITTED = Committed(placements=[Placement(0, 0, 65535, 7, 1)], topic_id=3)
 
 
-async def stored(delivery: Delivery) -> RecordMetadata:
+async def stored(delivery: record_batch.Delivery) -> record_batch.RecordMetadata:
     return await delivery
 
 
 async def test_an_outcome_reaches_all_waiters_although_one_is_cancelled():
-    batch = RecordBatch("orders", lambda *_: None)
+    batch = record_batch.RecordBatch("orders", lambda *_: None)
     delivery = batch.add(Record(b"k", b"v", 5), 26, None, 60.0)
     impatient, patient = (asyncio.ensure_future(stored(delivery)) for _ in range(2))
     await asyncio.sleep(0)
@@ -35,17 +29,17 @@ async def test_an_outcome_reaches_all_waiters_although_one_is_cancelled():
     impatient.cancel()
     batch.resolve(Outcome.COMMITTED, COMMITTED, "")
 
-    assert await patient == RecordMetadata(0, 7, duplicate=False, topic_id=3)
-    assert await delivery == RecordMetadata(0, 7, duplicate=False, topic_id=3)
+    assert await patient == record_batch.RecordMetadata(0, 7, duplicate=False, topic_id=3)
+    assert await delivery == record_batch.RecordMetadata(0, 7, duplicate=False, topic_id=3)
     with pytest.raises(asyncio.CancelledError):
         await impatient
 
 
-def batch_of_three() -> tuple[RecordBatch, list[Delivery], list[tuple[Outcome, int, int]]]:
+def batch_of_three() -> tuple[record_batch.RecordBatch, list[record_batch.Delivery], list[tuple[Outcome, int, int]]]:
     """A batch of three records that expire at 10, 10 and 20 s, and what it reports."""
     reported: list[tuple[Outcome, int, int]] = []
-    batch = RecordBatch("orders", lambda _, *outcome: reported.append(outcome))
-    deadlines = [10.0, 10.0 + DEADLINE_RESOLUTION_SECONDS / 2, 20.0]
+    batch = record_batch.RecordBatch("orders", lambda _, *outcome: reported.append(outcome))
+    deadlines = [10.0, 10.0 + record_batch.DEADLINE_RESOLUTION_SECONDS / 2, 20.0]
     return batch, [batch.add(Record(b"k", b"v", 5), 26, None, deadline) for deadline in deadlines], reported
 
 
@@ -59,7 +53,7 @@ async def test_expired_records_leave_a_batch_that_was_never_sent_and_the_others_
 
     assert 1 == len(batch.request(producer_id=1, producer_epoch=0, sequence=0).records)
     batch.resolve(Outcome.COMMITTED, COMMITTED, "")
-    assert await waiters[2] == RecordMetadata(0, 7, duplicate=False, topic_id=3)
+    assert await waiters[2] == record_batch.RecordMetadata(0, 7, duplicate=False, topic_id=3)
     for expired in waiters[:2]:
         with pytest.raises(DeliveryFailedError, match=r"not stored: never sent$"):
             await expired
@@ -75,7 +69,7 @@ async def test_expired_records_stay_in_a_batch_that_was_sent():
 
     with pytest.raises(DeliveryUnknownError, match=r"it may or may not be stored: sent$"):
         await deliveries[1]
-    assert await deliveries[2] == RecordMetadata(0, 9, duplicate=False, topic_id=3)
+    assert await deliveries[2] == record_batch.RecordMetadata(0, 9, duplicate=False, topic_id=3)
     assert [(Outcome.UNKNOWN, 2, 0), (Outcome.COMMITTED, 1, 78)] == reported
 
 
@@ -99,7 +93,7 @@ async def test_records_that_expired_in_flight_leave_a_batch_with_those_that_expi
 
 
 async def test_a_shard_without_a_leader_does_not_starve_the_others():
-    budget = ByteBudget(100, 10)
+    budget = record_batch.ByteBudget(100, 10)
     while budget.try_reserve(0, 10):
         pass
     assert 100 == budget.used_by(0)
@@ -109,7 +103,7 @@ async def test_a_shard_without_a_leader_does_not_starve_the_others():
 
 
 async def test_bytes_granted_to_a_cancelled_waiter_are_released():
-    budget = ByteBudget(10, 10)
+    budget = record_batch.ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)
     waiting = asyncio.create_task(budget.reserve(0, 10))
     await asyncio.sleep(0)
@@ -120,7 +114,7 @@ async def test_bytes_granted_to_a_cancelled_waiter_are_released():
 
 
 async def test_bytes_released_during_a_cancellation_go_to_the_next_waiter():
-    budget = ByteBudget(10, 10)
+    budget = record_batch.ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)
     leaving, staying = asyncio.create_task(budget.reserve(0, 10)), asyncio.create_task(budget.reserve(0, 10))
     await asyncio.sleep(0)
@@ -131,7 +125,7 @@ async def test_bytes_released_during_a_cancellation_go_to_the_next_waiter():
 
 
 async def test_a_record_larger_than_the_budget_is_reserved_alone():
-    budget = ByteBudget(10, 4)
+    budget = record_batch.ByteBudget(10, 4)
     assert budget.try_reserve(0, 100)
     assert not budget.try_reserve(0, 1)
     budget.release(0, 100)
@@ -140,7 +134,7 @@ async def test_a_record_larger_than_the_budget_is_reserved_alone():
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), max_size=60), st.integers(5, 60))
 def test_the_guaranteed_minimum_always_holds_and_every_byte_is_returned(takes, guaranteed):
-    budget = ByteBudget(max(60, guaranteed), guaranteed)
+    budget = record_batch.ByteBudget(max(60, guaranteed), guaranteed)
     taken = []
     for shard, size in takes:
         used = budget.used_by(shard)

@@ -4,37 +4,31 @@ import pytest
 
 from controller.connections.store import FAILING_INTERVAL_SECONDS
 from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
-from controller.leadership.policy.instance_record import (
-    BROKER_LOST_SECONDS,
-    STABLE_SECONDS,
-    STORE_LOST_SECONDS,
-    Contact,
-    InstanceRecord,
-    Servers,
-    encode_record,
-    read_record,
-    readiness,
-)
+from controller.leadership.policy import instance_record
 from headgate.storage.object_store import PROBE_TIMEOUT_SECONDS
 from headgate.transport.connection_options import RECONNECT_BACKOFF, MqttTiming
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    record = InstanceRecord(url="http://a:9464", version="1.2", settled=True, leaving=True, readiness="no_store")
+    record = instance_record.InstanceRecord(
+        url="http://a:9464", version="1.2", settled=True, leaving=True, readiness="no_store"
+    )
 
-    assert read_record(encode_record(record)) == record
+    assert instance_record.read_record(instance_record.encode_record(record)) == record
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"here", b"[]", b'{"settled": "yes"}', b'{"readiness": "near"}', b'{"url": "\xff"}']
 )
 def test_other_data_is_a_daemon_that_gets_no_shards(data: bytes) -> None:
-    assert read_record(data) == InstanceRecord()
-    assert not InstanceRecord().settled
+    assert instance_record.read_record(data) == instance_record.InstanceRecord()
+    assert not instance_record.InstanceRecord().settled
 
 
 def test_a_record_of_another_version_may_have_other_fields() -> None:
-    assert read_record(b'{"url": "http://a", "zone": "north"}') == InstanceRecord(url="http://a")
+    assert instance_record.read_record(b'{"url": "http://a", "zone": "north"}') == instance_record.InstanceRecord(
+        url="http://a"
+    )
 
 
 WORKS = (True, 1000.0)
@@ -45,18 +39,18 @@ WORKS = (True, 1000.0)
     [
         (WORKS, WORKS, "ready"),
         ((False, 0.0), WORKS, "doubtful"),
-        ((False, BROKER_LOST_SECONDS - 0.1), WORKS, "doubtful"),
-        ((False, BROKER_LOST_SECONDS), WORKS, "no_broker"),
+        ((False, instance_record.BROKER_LOST_SECONDS - 0.1), WORKS, "doubtful"),
+        ((False, instance_record.BROKER_LOST_SECONDS), WORKS, "no_broker"),
         ((True, 0.0), WORKS, "doubtful"),
-        ((True, STABLE_SECONDS - 0.1), WORKS, "doubtful"),
-        ((True, STABLE_SECONDS), WORKS, "ready"),
+        ((True, instance_record.STABLE_SECONDS - 0.1), WORKS, "doubtful"),
+        ((True, instance_record.STABLE_SECONDS), WORKS, "ready"),
         (WORKS, (False, 0.0), "doubtful"),
-        (WORKS, (False, STORE_LOST_SECONDS - 0.1), "doubtful"),
-        (WORKS, (False, STORE_LOST_SECONDS), "no_store"),
-        (WORKS, (True, STABLE_SECONDS - 0.1), "doubtful"),
-        (WORKS, (True, STABLE_SECONDS), "ready"),
-        ((True, 0.0), (False, STORE_LOST_SECONDS), "no_store"),
-        ((False, 0.0), (False, STORE_LOST_SECONDS), "no_store"),
+        (WORKS, (False, instance_record.STORE_LOST_SECONDS - 0.1), "doubtful"),
+        (WORKS, (False, instance_record.STORE_LOST_SECONDS), "no_store"),
+        (WORKS, (True, instance_record.STABLE_SECONDS - 0.1), "doubtful"),
+        (WORKS, (True, instance_record.STABLE_SECONDS), "ready"),
+        ((True, 0.0), (False, instance_record.STORE_LOST_SECONDS), "no_store"),
+        ((False, 0.0), (False, instance_record.STORE_LOST_SECONDS), "no_store"),
     ],
 )
 def test_a_server_counts_when_it_lasts_and_so_does_its_loss(
@@ -64,12 +58,14 @@ def test_a_server_counts_when_it_lasts_and_so_does_its_loss(
 ) -> None:
     now = 2000.0
 
-    servers = Servers(*(Contact(works, now - seconds) for works, seconds in (broker, store)))
-    assert expected == readiness(servers, now)
+    servers = instance_record.Servers(
+        *(instance_record.Contact(works, now - seconds) for works, seconds in (broker, store))
+    )
+    assert expected == instance_record.readiness(servers, now)
 
 
 def test_a_loss_lasts_from_the_first_failure_to_the_next_success() -> None:
-    contact = Contact(works=True, since=0.0)
+    contact = instance_record.Contact(works=True, since=0.0)
     for works, now, since in [(True, 1.0, 0.0), (False, 2.0, 2.0), (False, 3.0, 2.0), (True, 4.0, 4.0)]:
         contact.note(works=works, now=now)
         assert (contact.works, contact.since) == (works, since)
@@ -78,12 +74,12 @@ def test_a_loss_lasts_from_the_first_failure_to_the_next_success() -> None:
 def test_no_daemon_is_ready_after_a_restart_of_the_broker_before_all_have_tried() -> None:
     pause_seconds = RECONNECT_BACKOFF.longest_seconds
 
-    assert pause_seconds < BROKER_LOST_SECONDS
-    assert MqttTiming().connect_timeout_seconds + pause_seconds < STABLE_SECONDS
+    assert pause_seconds < instance_record.BROKER_LOST_SECONDS
+    assert MqttTiming().connect_timeout_seconds + pause_seconds < instance_record.STABLE_SECONDS
 
 
 def test_a_store_that_fails_for_all_is_known_to_all_before_one_gives_its_shards_away() -> None:
     registered_and_seen_seconds = 2 * VIEW_INTERVAL_SECONDS
 
     tried_seconds = FAILING_INTERVAL_SECONDS + PROBE_TIMEOUT_SECONDS
-    assert 2 * registered_and_seen_seconds + tried_seconds < STORE_LOST_SECONDS
+    assert 2 * registered_and_seen_seconds + tried_seconds < instance_record.STORE_LOST_SECONDS
