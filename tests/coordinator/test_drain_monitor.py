@@ -167,11 +167,6 @@ async def test_rule_5_the_poller_does_not_start_without_pending_segments(harness
     getattr(harness.poller, begin)()
     assert not harness.poller.running
 
-    harness.pending = frozenset({1})
-    harness.poller.reset()
-    await asyncio.sleep(3)
-    assert [2] == harness.checked_at
-
 
 async def test_rule_5_a_check_covers_the_segments_pending_at_its_start(harness: PollerHarness) -> None:
     harness.result = lambda segments: asyncio.sleep(0, segments)

@@ -282,13 +282,14 @@ prints("what a run gives back after a failure in another segment is not acknowle
   await consumer.run(handler, { concurrency: 2, retry: { attempts: 1 } }).catch(({ message }) => console.log(message));
 });
 
-prints("records that are due at once are read again one by one", ["1"], async () => {
+prints("records that are due at once are read again one by one, and none while a run is far enough ahead", ["0 true", "1"], async () => {
   let [reading, most, ended] = [0, 0, false];
   const readOne = async () => { most = Math.max(most, ++reading); await sleep(1); reading--; return {}; };
   const put = (_, row, { deliveryCount }) => (ended = deliveryCount === 100);
   const parts = { acknowledger: {}, holdings: { all: [] }, feed: { readOne, put }, connection: { guard: (work) => work() } };
   const deliveries = new Deliveries(parts);
-  deliveries.schedule({ isReadable: true }, Array.from({ length: 100 }, (_, at) => [BigInt(at), BigInt(at + 1), 0n, 1n]));
+  const held = { isReadable: true, paused: setTimeout(() => (held.paused = console.log(most, deliveries.isDue)), 300) };
+  deliveries.schedule(held, Array.from({ length: 100 }, (_, at) => [BigInt(at), BigInt(at + 1), 0n, 1n]));
   await deliveries.run(() => ended);
   console.log(most);
 });

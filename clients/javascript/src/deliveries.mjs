@@ -6,8 +6,7 @@ import { HeadgateError, reasonText } from "./errors.mjs";
 import { bucketOf } from "./hashing.mjs";
 import { sleep } from "./waiting.mjs";
 
-const RETRY_MS = 1000; // before a delivery that could not begin is tried again
-const [SWEEP_MS, DAY_MS, MOST_BEGUN] = [100, 86_400_000, 1000]; // the last one: of one request
+const [RETRY_MS, SWEEP_MS, DAY_MS, MOST_BEGUN] = [1000, 100, 86_400_000, 1000]; // the first one: before a delivery that could not begin is tried again; the last one: of one request
 
 export class Deliveries {
   #due = new Set(); // {held, at, offset, delivery, chunk} or {held, at, record}
@@ -47,6 +46,7 @@ export class Deliveries {
   async #readAgain(each) {
     const { held, offset, delivery, chunk } = each;
     if (!held.isReadable) return;
+    if (held.paused) return void this.#due.add(each); // `run` is far enough ahead of its handlers
     const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk).catch((error) => this.feed.tolerate(error)));
     if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });
     await this.feed.put(held, row, { deliveryCount: Number(delivery), again: true });

@@ -206,7 +206,9 @@ class Deliveries:
             _, _, holding, again = heappop(self._due)
             if not self.feed.holds(holding) or holding.stopped:
                 continue
-            if isinstance(again, Redelivery):
+            if holding.resumed is not None:  # `Consumer.run` is far enough ahead of its handlers.
+                heappush(self._due, (loop.time() + RETRY_SECONDS, next(self._numbers), holding, again))
+            elif isinstance(again, Redelivery):
                 try:
                     await self.feed.deliver_again(holding, again)
                 except StoreUnavailableError as error:

@@ -242,8 +242,10 @@ class Parking:
     async def _continue(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Take the next step of a resumption (rules 3 and 4)."""
         rises, now = named.stored > state.queued, asyncio.get_running_loop().time
-        while named.stored > state.queued and state.is_resuming and not holding.stopped:
+        while named.stored > state.queued and state.is_resuming and not holding.stopped and holding.resumed is None:
             await self._deliver(holding, state, named)
+        if named.stored > state.queued:
+            return  # `Consumer.run` is far enough ahead of its handlers, or it has ended.
         if rises or named.last == state.queued:
             state.stored_at = now()
         if (held := now() < state.stored_at + HOLD_SECONDS) != (state.held is not None):

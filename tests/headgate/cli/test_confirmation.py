@@ -57,9 +57,11 @@ def test_without_a_terminal_nothing_is_asked_or_sent(
 
 
 @each_command
-def test_yes_on_a_terminal_executes_what_was_shown(
+def test_a_dry_run_only_shows_what_would_go_and_yes_on_a_terminal_executes_what_was_shown(
     command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
 ):
+    tried = invoke(*command, "--dry-run")
+    assert (0, True, []) == (tried.exit_code, shown in tried.output, changes(orders)), tried.stderr
     context.is_terminal = True
     done = invoke(*command, stdin="y\n")
 
@@ -100,17 +102,6 @@ def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCl
     context.is_terminal, orders.moves = True, MOVES[2:]
 
     assert 1 == invoke(*SEEK, stdin="n\n").exit_code
-    assert [] == changes(orders)
-
-
-@each_command
-def test_a_dry_run_shows_what_would_go_and_changes_nothing(
-    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
-):
-    tried = invoke(*command, "--dry-run")
-
-    assert 0 == tried.exit_code, tried.stderr
-    assert shown in tried.output
     assert [] == changes(orders)
 
 

@@ -16,7 +16,7 @@ from headgate.client.consuming.consumer_context import ConsumerRequests
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import ParkedRecords
 from headgate.client.open_letters import act, find_open
-from headgate.client.processing.schedule import RetryPolicy
+from headgate.client.processing.schedule import LookAhead, RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
 from headgate.model.headers import Origin
@@ -340,6 +340,22 @@ async def test_what_an_ended_resumption_has_read_is_not_delivered_by_the_next_on
             await program.read(consumer, 20)
 
     assert [3, 13, 23, 33, 43, 53] == program.values()
+
+
+async def test_a_run_reads_no_further_ahead_of_its_handler_while_a_key_is_resumed(monkeypatch) -> None:
+    async def handle(_: ConsumedRecord) -> None:
+        await may_end.wait()
+
+    monkeypatch.setattr("headgate.client.consuming.parking.RESUMED_RECORDS", 2)
+    program, may_end, ahead = Program(), asyncio.Event(), LookAhead(max_records=4)
+    async with stream(200) as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        await admin.resume_key("orders", "billing", POISON)
+        running = asyncio.create_task(consumer.run(handle, look_ahead=ahead, until_caught_up=True))
+        await asyncio.sleep(10)
+        assert 4 <= consumer._holdings.handling.schedule.unfinished <= 6
+        may_end.set()
+        assert (20, []) == ((await running).handled, await parked(admin))
 
 
 async def test_a_dropped_key_continues_with_what_comes_afterwards():

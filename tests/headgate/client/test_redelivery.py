@@ -19,7 +19,7 @@ from controller.leadership.policy.transitions import Role
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.processing.schedule import BatchPolicy, RetryPolicy
+from headgate.client.processing.schedule import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header, origin_of, without_origin
@@ -288,6 +288,22 @@ async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_g
             await until(lambda: set(handled) == set(range(300)), 3600)
             consumer.stop()
             assert len(handled) == (await run).handled
+
+
+async def test_a_run_that_is_far_enough_ahead_of_its_handler_gets_nothing_again(monkeypatch):
+    async def handle(_: ConsumedRecord) -> None:
+        await may_end.wait()
+
+    may_end, ahead = asyncio.Event(), LookAhead(max_records=4)
+    async with jobs(20) as (world, admin), reader(world, **QUEUE) as consumer:
+        for record in await take(consumer, 20):
+            await consumer.negative_acknowledge(record)
+        monkeypatch.setattr("headgate.client.consuming.record_queue.QUEUE_RECORDS", 1)
+        running = asyncio.create_task(consumer.run(handle, look_ahead=ahead, until_caught_up=True))
+        await asyncio.sleep(10)
+        assert 4 <= consumer._holdings.handling.schedule.unfinished <= 6
+        may_end.set()
+        assert (20, 0) == ((await running).handled, await unacknowledged(admin))
 
 
 async def test_a_record_whose_delivery_cannot_begin_is_not_skipped(monkeypatch):
