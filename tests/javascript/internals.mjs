@@ -3,9 +3,9 @@ import assert from "node:assert";
 import { format } from "node:util";
 import { decode, encode } from "../node_modules/@headgate/client/src/encoding.mjs";
 
-const files = "connection consumer dead_letters deliveries feed held_segment ledger membership producer producer_session resumption runner schedule waiting";
+const files = "connection consumer dead_letters deliveries feed held_segment ledger membership parked_records producer producer_session resumption runner schedule waiting";
 const modules = await Promise.all(files.split(" ").map((file) => import(`../node_modules/@headgate/client/src/${file}.mjs`)));
-const { Connection, Consumer, DeadLetters, Deliveries, Feed, HeldSegment, Ledger, Membership, Producer, ProducerSession, Resumption, Runner, Schedule, sleep } = Object.assign({}, ...modules);
+const { Connection, Consumer, DeadLetters, Deliveries, Feed, HeldSegment, Ledger, Membership, ParkedRecords, Producer, ProducerSession, Resumption, Runner, Schedule, sleep } = Object.assign({}, ...modules);
 const [[wanted, folder], printed] = [process.argv.slice(2), []];
 process.exitCode = 1; // also if no program has this name, or it never ends
 function prints(name, expected, program) {
@@ -332,18 +332,22 @@ prints("a batch that is unknown is not sent again once an opening has decided th
   session.end(new Error("over"));
 });
 
-prints("a place of a topic that does not answer may have it, so the topic is not where another place says no", ["no leader", "0"], async () => {
+prints("a place of a topic that does not answer may have it, so the topic is not where another place says no", ["no leader", "0", "invalid: no topic", "1"], async () => {
   const { default: { default: { prototype: client } } } = await import("../node_modules/mqtt/build/lib/client.js");
   const tell = (topic, message) => server.emit("message", `headgate/local/${topic}`, encode({ ledger_id: Buffer.from("aa", "hex"), ...message }));
   const reply = (request_id, body) => tell("clients/anonymous/one/replies", { type: "reply", request_id, leader_epoch: 1n, body });
-  const answer = (shard, { request_id, body: { type } }) => leads[shard] && reply(request_id, type === "find_topic" ? (shard ? {} : { topic_id: 1n }) : { type: "leader", window: 8n });
+  const answers = { find_topic: (shard) => (shard === home ? { topic_id: 1n } : {}), describe_topic: () => ({ type: "rejected", verdict: "invalid", reason: "no topic" }), describe_leader: () => ({ type: "leader", window: 8n }) };
+  const answer = (shard, { request_id, body: { type } }) => leads[shard] && reply(request_id, answers[type](shard));
   const publish = (topic, payload) => topic.includes("/requests/") && setTimeout(answer, 1, Number(topic.split("/")[3]), decode(payload));
-  let [server, leads] = [null, { 1: true }];
+  let [server, leads, home] = [null, { 1: true }, 0];
   Object.assign(client, { connect() { server = this; }, publish, async subscribeAsync() {}, async endAsync() {} });
   const connection = new Connection({ ...broker, clientId: "one" }, { onFailure() {} });
   await sleep(server.emit("connect", {}));
   tell("cluster", { ledger_id: "aa", protocol: 3n, shards: 2n, earlier_shards: [1n] });
   await connection.shardOf("orders").catch(({ message }) => console.log(message.slice(-200).match(/no leader/)[0]));
   leads[0] = true;
+  console.log(String((await connection.shardOf("orders")).number));
+  home = 1; // it was created again
+  await new ParkedRecords({ connection }).take("orders", Buffer.from("k"), 1n, 1n, []).catch(({ message }) => console.log(message));
   console.log(String((await connection.shardOf("orders")).number));
 });

@@ -25,7 +25,7 @@ export class ParkedRecords {
    */
   async take(topic, key, first, last, parked) {
     const shard = await this.connection.shardOf(topic);
-    const { topic: described } = await shard.ask({ type: "describe_topic", topic });
+    const { topic: described } = await shard.ask({ type: "describe_topic", topic }).catch((error) => { this.connection.forget(topic); throw error; });
     const wanted = { text: keyText(key), first, last };
     const known = this.#reading;
     this.#reading = null; // after an error, nothing that is kept is used

@@ -90,13 +90,16 @@ async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
         assert [] == leader.seen(LeaveConsumer), "another program has the name"
 
 
-async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster, caplog):
+async def test_a_consumer_whose_heartbeat_is_refused_holds_nothing_until_it_is_registered_again(cluster, caplog):
     """It was evicted while it was disconnected, so no push notified it."""
     cluster.store_records(records("0"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         await take(reader, 1)
-        leader.refused["Heartbeat"] = "invalid"
+        leader.refused |= {"Heartbeat": "invalid", "RegisterConsumer": "unavailable"}
+        await asyncio.sleep(6)
+        assert [] == reader.segments
         leader.grants = [grant(generation=2)]
+        del leader.refused["RegisterConsumer"]
         assert ["0"] == await take(reader, 1), "granted again, it is read again"
         assert [RegisterConsumer, Heartbeat, RegisterConsumer] == [type(each.body) for each in leader.requests[:3]]
     assert "consumer.heartbeat_rejected" in caplog.text
@@ -118,14 +121,6 @@ async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
         async with consumer(cluster):
             await asyncio.sleep(10.5)
             assert 5 == len(leader.seen(Heartbeat))
-
-
-async def test_a_consumer_whose_heartbeat_is_refused_holds_nothing_until_it_is_registered_again(cluster):
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        leader.refused["Heartbeat"] = "invalid"
-        leader.refused["RegisterConsumer"] = "unavailable"
-        await asyncio.sleep(6)
-        assert [] == reader.segments
 
 
 async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster, caplog):
