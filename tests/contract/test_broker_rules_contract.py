@@ -33,6 +33,7 @@ RULES: Final = AccessRules(
 USERS: Final = (DAEMON, *RULES.users)
 
 ANNOUNCED = {"c/cluster", "c/shards/0/leader", "c/shards/0/head"}
+CHUNK = "c/shards/0/chunk"
 REQUESTS = {f"c/shards/0/requests/{user}/1" for user in USERS}
 REPLIES = {f"c/clients/{user}/1/replies" for user in USERS}
 PRESENCE = {f"c/clients/{user}/1/presence" for user in USERS}
@@ -40,17 +41,17 @@ DEVICES = {"c/publish/orders/key", "c/publish/orders", "c/publish/other/key"}
 OWN_DEVICES = {f"c/devices/{user}/publish/orders/key" for user in USERS}
 CONFIRMATIONS = {f"c/devices/{user}/replies/1" for user in USERS}
 FOREIGN = {"c/shards/0/device-sentinels/1", "c/shards/0/other", "d/cluster", "d/shards/0/leader", "other"}
-TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
+TOPICS: Final = ANNOUNCED | {CHUNK} | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
 
 RECEIVES: Final = {
     DAEMON: ANNOUNCED | {"c/shards/0/device-sentinels/1"} | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES,
     "till": ANNOUNCED | {"c/clients/till/1/replies"},
-    "billing": ANNOUNCED | {"c/clients/billing/1/replies"},
+    "billing": ANNOUNCED | {CHUNK, "c/clients/billing/1/replies"},
     "gateway": {"c/devices/gateway/replies/1"},
-    "operator": ANNOUNCED | {"c/clients/operator/1/replies", "c/devices/operator/replies/1"},
+    "operator": ANNOUNCED | {CHUNK, "c/clients/operator/1/replies", "c/devices/operator/replies/1"},
 }
 SENDS: Final = {
-    DAEMON: ANNOUNCED | REQUESTS | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels/1"},
+    DAEMON: ANNOUNCED | REQUESTS | REPLIES | PRESENCE | CONFIRMATIONS | {CHUNK, "c/shards/0/device-sentinels/1"},
     "till": {"c/shards/0/requests/till/1", "c/clients/till/1/presence"},
     "billing": {"c/shards/0/requests/billing/1", "c/clients/billing/1/presence"},
     "gateway": {"c/publish/orders/key", "c/publish/orders", "c/devices/gateway/publish/orders/key"},

@@ -83,20 +83,13 @@ class BrokerLog:
 
 
 @dataclass(frozen=True)
-class DaemonLog:
-    """An event in the daemon's log."""
-
-    pattern: str
-
-
-@dataclass(frozen=True)
 class Unseen:
     """Nothing on the servers shows the act; ``why`` says what else does."""
 
     why: str
 
 
-Evidence = Metric | BrokerLog | DaemonLog | Unseen
+Evidence = Metric | BrokerLog | Unseen
 
 
 @dataclass(frozen=True)
@@ -327,5 +320,4 @@ class Scene:
         if isinstance(evidence, Unseen):
             return 0
         pattern = evidence.pattern.replace("{id}", re.escape(attacker.client_id))
-        logs = {BrokerLog: self.cluster.broker.log_path, DaemonLog: self.cluster.log_path("only")}
-        return len(re.findall(pattern, logs[type(evidence)].read_text()))
+        return len(re.findall(pattern, self.cluster.broker.log_path.read_text()))
