@@ -20,14 +20,12 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from controller.settings.files import toml_document
 from controller.settings.sections import CompactionSettings, DrainSettings, SnapshotSettings
 from drain.spark.session import build_session
-from headgate import Admin as AsyncAdmin
 from headgate.spark import HeadgateDataSource
 from headgate.sync import Admin, Consumer, Producer
 from tests.support.servers.class_archive import SMALL_JVM
-from tests.support.servers.cluster import Cluster, SecuredTestCluster
+from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
@@ -267,47 +265,6 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
     keys.send(1)
     with pytest.raises(StreamingQueryException, match="at batch 5, and the ledger has its batches up to 3: an older"):
         copy()
-
-
-ACCESS = """
-[[users.operator]]
-role = "administrator"
-[[users.shop]]
-role = "producer"
-topics = ["orders"]
-[quotas.users.shop]
-bytes_per_second = 70000
-"""
-
-
-@pytest.mark.nightly
-async def test_a_query_that_is_beyond_a_quota_ends_with_its_name_and_stores_each_row_once_when_it_is_raised(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    rows = spark.range(3000, numPartitions=3).selectExpr("string(id) AS key", "lpad(string(id), 500, ' ') AS value")
-    rows.write.parquet(str(tmp_path / "rows"))
-    source = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
-    async with SecuredTestCluster(tmp_path / "secured", shards=1, access=ACCESS) as secured:
-        await secured.start_leader()
-        async with AsyncAdmin(secured.config_of("operator")) as operator:
-            await operator.create_topic("orders")
-        config = tmp_path / "shop.toml"
-        config.write_text(toml_document("", secured.config_of("shop")))
-        writer = source.writeStream.format("headgate").options(topic="orders", config=str(config), timeoutSeconds=3)
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        with pytest.raises(
-            StreamingQueryException, match=r"exceeds its quota bytes_per_second of 70000 on .* raise the"
-        ):
-            finish(writer)
-
-        (secured.folder / "access.toml").write_text(ACCESS.replace("70000", "70000000"))
-        daemon = secured.daemons["only"]
-        daemon.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: bool(daemon.log_entries("settings.reloaded")), daemon.log, 60)
-        finish(writer)
-
-        stored = await secured.record_rows()
-        assert list(range(3000)) == sorted(int(row["value"]) for row in stored)
 
 
 @pytest.mark.nightly
