@@ -1,13 +1,12 @@
 """What a command gets: the options before its name, the client, standard input and output, and a way to run.
 
 Commands receive the `CommandContext` of their invocation as their first argument. It is the only place from which they
-get a `Producer`, a `Consumer`, an `Admin` or a process, so tests pass one that returns fakes. Libraries are
+get a `Producer`, a `Consumer` or an `Admin`, so tests pass one that returns fakes. Libraries are
 imported when a command needs them, not when help is printed: even asyncio takes as long to import as click.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
@@ -20,7 +19,6 @@ import click
 from headgate.cli.terminal.option_types import FilePath, Seconds
 from headgate.cli.terminal.output import JSON_HELP, examples, print_json
 from headgate.errors import HeadgateError
-from headgate.process.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -122,7 +120,7 @@ class CommandContext:
     def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
         return self.run(self.answer(question))
 
-    # Standard input and output, and processes
+    # Standard input and output
 
     @property
     def asks_first(self) -> bool:
@@ -177,22 +175,6 @@ class CommandContext:
         from headgate.cli.terminal.running import while_read  # noqa: PLC0415
 
         return self.run(while_read(sys.stdout.fileno(), main))
-
-    def run_recount(self, command: list[str]) -> tuple[int, str]:
-        """Run the recount; show its progress, and return its exit code and the other lines that it logged.
-
-        The other lines are what the JVM prints while it starts; they matter only if the recount fails.
-        """
-        jvm_output = []
-        # The kernel ends the recount with this command, whatever ends it.
-        with subprocess.Popen(with_parent_death_signal(*command), stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None, "started with a pipe"
-            for line in process.stderr:
-                if line.startswith("headgate:") or line.endswith("…\n"):
-                    click.echo(line, err=True, nl=False)
-                else:
-                    jvm_output.append(line)
-        return process.returncode, "".join(jvm_output)
 
     # Running
 

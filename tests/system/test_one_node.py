@@ -295,7 +295,8 @@ async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: N
 
 async def test_the_incremental_count_of_all_these_tests_equals_a_full_count(node: Node):
     """The tests before this one have left rejections, splits, seeks, shared segments and deletions in the ledger."""
-    verified = await node.commands.succeed("backlog", "verify", "--json", seconds=120)
+    ledger = (node.data / "ledger").as_uri()
+    verified = await node.commands.succeed("drain", "verify", "--ledger", ledger, "--json", seconds=120)
 
     assert verified.document()["same"]
     assert all(shard["watermark"] for shard in verified.document()["shards"])

@@ -274,7 +274,7 @@ def completions(context: InProcessContext, line: str) -> tuple[list[str], str]:
         ("headgate topic describe o", ["orders"]),
         ("headgate produce x", []),
         ("headgate consume orders ", ["billing"]),
-        ("headgate backlog show returns ", ["audit"]),
+        ("headgate backlog returns ", ["audit"]),
         ("headgate subscription delete orders b", ["billing"]),
         ("headgate subscription seek returns ", ["audit"]),
         ("headgate consumer list returns ", ["audit"]),

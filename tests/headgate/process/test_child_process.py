@@ -170,21 +170,3 @@ def test_every_child_of_headgate_is_started_so() -> None:
     modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
     assert [] == [path for path in modules if re.search(r"""\bsys\.executable,\s*["']-m["']""", path.read_text())]
-
-
-RECOUNT = """
-import sys
-from headgate.cli.context import CommandContext
-
-CHILD = "import sys, time; print('headgate: started', file=sys.stderr, flush=True); time.sleep(600)"
-CommandContext.run_recount(None, [sys.executable, "-c", CHILD])
-"""
-
-
-def test_a_recount_ends_with_its_command() -> None:
-    """SIGTERM of `headgate backlog verify`. Its output ends once every process that inherited it has ended."""
-    words = [sys.executable, "-c", RECOUNT]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
-        assert parent.stderr.readline() == "headgate: started\n"
-        parent.terminate()
-        assert parent.stdout.read() == ""

@@ -410,10 +410,6 @@ class InProcessContext(FakeContext):
         """Descriptor that commands read as standard input."""
         self.write_error: OSError | None = None
         """Raised by every write to standard output."""
-        self.commands: list[list[str]] = []
-        """Every recount that was started."""
-        self.recount: tuple[int, str] = 0, ""
-        """Exit code and log of a recount."""
 
     def start_logs(self) -> None:
         pass
@@ -434,7 +430,3 @@ class InProcessContext(FakeContext):
 
     def run_while_read(self, main: Coroutine[Any, Any, Any]) -> Any:
         return self.run(main)
-
-    def run_recount(self, command: list[str]) -> tuple[int, str]:
-        self.commands.append(command)
-        return self.recount
