@@ -22,18 +22,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
+from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer, errors
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.errors import (
-    AcknowledgementsNotStoredError,
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    HeadgateError,
-    NoLeaderError,
-    OtherHistoryError,
-    PositionOutOfRangeError,
-    RequestRejectedError,
-)
 from headgate.model.headers import origin_of
 from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.queue_program import until_done
@@ -94,7 +84,7 @@ class RebirthProgram:
                     return
                 await self._world.pause(rng, 1, rng.choice([5, 30]))
                 name = rng.choice([PHOENIX, PHOENIX if keeps_letters else ASHES])
-                with suppress(RequestRejectedError, NoLeaderError):
+                with suppress(errors.RequestRejectedError, errors.NoLeaderError):
                     if rng.random() < 0.4:
                         segments = (await admin.describe_topic(name)).segments
                         active = [each for each in segments if each.state == "active"]
@@ -115,7 +105,7 @@ class RebirthProgram:
         async with self._world.client("healer") as client, Admin(client, timeout_seconds=60) as admin:
             while True:
                 await asyncio.sleep(rng.choice([1, 20]) * rng.random())
-                with suppress(HeadgateError):
+                with suppress(errors.HeadgateError):
                     for each in await admin.parked_keys(PHOENIX, "stream"):
                         drops = self.lives[ASHES] > 0 and rng.random() < 0.2
                         if drops or not each.is_resuming:
@@ -127,24 +117,30 @@ class RebirthProgram:
         sent: list[tuple[bytes, Delivery]] = []
         async with Producer(self._world.client("mourner"), settings=SETTINGS) as producer:
             while self._world.producing:
-                with suppress(NoLeaderError):
+                with suppress(errors.NoLeaderError):
                     for _ in range(rng.randint(1, 6)):
                         value = b"%d" % next(self._numbers)
                         sent.append((value, await producer.send(PHOENIX, b"%d" % rng.randrange(6), value)))
                 await self._world.pause(rng, 0.02, rng.choice([0.03, 1.0]))
             for value, delivery in sent:
-                with suppress(DeliveryUnknownError):
+                with suppress(errors.DeliveryUnknownError):
                     try:
                         await delivery
                         self._outcomes[value] = True
-                    except (DeliveryFailedError, RequestRejectedError):
+                    except (errors.DeliveryFailedError, errors.RequestRejectedError):
                         self._outcomes[value] = False
 
     async def _import(self, rng: random.Random) -> None:
         """Run the named producer again and again: each run continues where the topic's present life says."""
         while self._world.producing:
             client = self._world.client(f"scribe-{next(self._numbers)}")
-            with suppress(TimeoutError, NoLeaderError, RequestRejectedError, DeliveryFailedError, DeliveryUnknownError):
+            with suppress(
+                TimeoutError,
+                errors.NoLeaderError,
+                errors.RequestRejectedError,
+                errors.DeliveryFailedError,
+                errors.DeliveryUnknownError,
+            ):
                 async with (
                     asyncio.timeout(rng.uniform(5, 60)),
                     Producer(client, name="scribe", settings=SETTINGS) as producer,
@@ -181,12 +177,12 @@ class RebirthProgram:
                 ):
                     async for record in consumer:
                         await self._handle(name, consumer, record, rng)
-            except (TimeoutError, NoLeaderError, AcknowledgementsNotStoredError):
+            except (TimeoutError, errors.NoLeaderError, errors.AcknowledgementsNotStoredError):
                 pass
-            except RequestRejectedError as error:
-                if isinstance(error, OtherHistoryError):
+            except errors.RequestRejectedError as error:
+                if isinstance(error, errors.OtherHistoryError):
                     raise BrokenPromiseError(f"{name}: no ledger was put back, and {error}") from error
-                if isinstance(error, PositionOutOfRangeError) and rng.random() < 0.1:
+                if isinstance(error, errors.PositionOutOfRangeError) and rng.random() < 0.1:
                     self._positions = None
                 self._world.log(name, "ends", str(error))
             await asyncio.sleep(rng.choice([1, 20]) if name == "own" else 1)
@@ -207,7 +203,7 @@ class RebirthProgram:
             await consumer.negative_acknowledge(record, reason="unlucky")
             return
         if name == "stream" and fate < 8 and fails:
-            with suppress(RequestRejectedError):
+            with suppress(errors.RequestRejectedError):
                 self._parked.add(record.key)
                 await consumer.park(record, reason="unlucky")
                 return

@@ -82,6 +82,7 @@ async def test_a_term_chunk_of_unknown_outcome_is_resolved_by_reading(fault: Any
     contender.store.fail_next(fault)
     async with contender.running():
         await until(lambda: contender.leads, 30)
+        assert 0 == contender.controller.term.attempts
     assert [(1, "a")] == await cluster.terms()
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.leader.term import begin_term
 from controller.leadership.policy.transitions import Event, Role
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.objects import IDENTITY_PATH, begun_path, chunk_path
 from headgate.model import entries as e
@@ -164,9 +164,30 @@ async def test_a_handover_waits_five_seconds_for_what_was_accepted_unless_its_te
             await until(lambda: a.controller.leader is None)
 
     assert seconds == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.2)
+    assert "hand_over" not in repr(asyncio.all_tasks()), "it would keep the state in memory"
     incomplete = [line for line in logs if line["event"] == "handover.incomplete"]
     found = [(line["log_level"], line["shard"], line["limit_seconds"]) for line in incomplete]
     assert [("warning", 0, 5.0)] * (not term_ends) == found
+
+
+async def test_a_term_that_begins_has_read_what_its_daemon_could_not_read_before() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: b.controller.follower.end.chunk == 1)
+        b.controller.follower.report(LedgerError("damaged on its way"), "read")
+        await a.stop()
+        await until(lambda: b.leads)
+        assert b.controller.follower.fault is None
+        assert 0 not in b.standby._sizes, "what it leads needs no place among what it follows"
+
+
+async def test_a_term_makes_known_that_its_ledger_has_more_shards() -> None:
+    cluster, grown = Cluster(), e.ShardsGrown(counts=(1, 2))
+    async with Contender(cluster, "a").leading() as a:
+        a.leader.commit.propose(grown)
+        await a.stop()
+    async with Contender(cluster, "b").leading() as b:
+        assert [grown.counts] == [each.counts for each in b.found_shards]
 
 
 async def test_while_listings_hang_a_leader_commits_and_a_follower_reads_but_no_term_begins() -> None:

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.process.garbage_collection import (
-    MAX_ENDED_TERMS,
-    MAX_PROMOTIONS,
-    NEVER,
-    CollectionHistory,
-    GarbageCollection,
-    due,
-)
+from controller.process import garbage_collection
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 
@@ -31,8 +24,8 @@ def observed() -> RecordingObserver:
 
 
 @pytest.fixture
-def garbage(observed: RecordingObserver) -> Iterator[GarbageCollection]:
-    with GarbageCollection(observed) as entered:
+def garbage(observed: RecordingObserver) -> Iterator[garbage_collection.GarbageCollection]:
+    with garbage_collection.GarbageCollection(observed) as entered:
         yield entered
     release()
 
@@ -45,7 +38,7 @@ def release() -> None:
 
 def promote() -> None:
     """Have Python promote objects to the oldest generation often enough."""
-    for _ in range(MAX_PROMOTIONS):
+    for _ in range(garbage_collection.MAX_PROMOTIONS):
         gc.collect(1)
 
 
@@ -55,8 +48,8 @@ def scopes(observed: RecordingObserver) -> list[str]:
 
 def test_the_oldest_generation_is_left_alone_while_it_is_entered() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with GarbageCollection(RecordingObserver()):
-        assert gc.get_threshold() == (*before[:2], NEVER)
+    with garbage_collection.GarbageCollection(RecordingObserver()):
+        assert gc.get_threshold() == (*before[:2], garbage_collection.NEVER)
         assert gc.get_freeze_count() > frozen
 
     assert gc.get_threshold() == before
@@ -64,14 +57,16 @@ def test_the_oldest_generation_is_left_alone_while_it_is_entered() -> None:
     release()
 
 
-def test_nothing_is_collected_before_it_is_due(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+def test_nothing_is_collected_before_it_is_due(
+    garbage: garbage_collection.GarbageCollection, observed: RecordingObserver
+) -> None:
     garbage.collect_if_due(terms_ended=0, now=1.0)
 
     assert scopes(observed) == []
 
 
 def test_new_garbage_is_freed_and_what_lives_is_not_looked_at_again(
-    garbage: GarbageCollection, observed: RecordingObserver
+    garbage: garbage_collection.GarbageCollection, observed: RecordingObserver
 ) -> None:
     dropped, living = weakref.ref(Node()), Node()
     promote()
@@ -82,20 +77,22 @@ def test_new_garbage_is_freed_and_what_lives_is_not_looked_at_again(
     assert not any(each is living for each in gc.get_objects()), "it is frozen"
 
 
-def test_frozen_terms_are_freed_after_they_have_ended(garbage: GarbageCollection, observed: RecordingObserver) -> None:
+def test_frozen_terms_are_freed_after_they_have_ended(
+    garbage: garbage_collection.GarbageCollection, observed: RecordingObserver
+) -> None:
     term = Node()
     ended = weakref.ref(term)
     garbage.keep()
     del term
     promote()
-    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS - 1, now=1.0)
+    garbage.collect_if_due(terms_ended=garbage_collection.MAX_ENDED_TERMS - 1, now=1.0)
     assert ended() is not None, "new objects are collected, and it is none"
-    garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS, now=2.0)
+    garbage.collect_if_due(terms_ended=garbage_collection.MAX_ENDED_TERMS, now=2.0)
 
     assert ended() is None
     assert scopes(observed) == ["new", "all"]
-    for more in (0, MAX_ENDED_TERMS - 1, MAX_ENDED_TERMS):
-        garbage.collect_if_due(terms_ended=MAX_ENDED_TERMS + more, now=3.0)
+    for more in (0, garbage_collection.MAX_ENDED_TERMS - 1, garbage_collection.MAX_ENDED_TERMS):
+        garbage.collect_if_due(terms_ended=garbage_collection.MAX_ENDED_TERMS + more, now=3.0)
     assert scopes(observed) == ["new", "all", "all"], "each counts once"
 
 
@@ -106,25 +103,25 @@ NOW = 10_000.0
 
 
 def test_nothing_is_collected_while_nothing_happens() -> None:
-    assert due(CollectionHistory(), 0, NOW) is None
-    assert CollectionHistory() == CollectionHistory(None, 0)
+    assert garbage_collection.due(garbage_collection.CollectionHistory(), 0, NOW) is None
+    assert garbage_collection.CollectionHistory() == garbage_collection.CollectionHistory(None, 0)
 
 
 @pytest.mark.parametrize(("promotions", "expected"), [(24, None), (25, "new"), (1_000, "new")])
 def test_new_objects_are_collected_after_many_promotions(promotions: int, expected: str | None) -> None:
     """Rule 1."""
-    assert due(CollectionHistory(), promotions, NOW) == expected
-    assert due(CollectionHistory(NOW - 1, 1), promotions, NOW) == expected
+    assert garbage_collection.due(garbage_collection.CollectionHistory(), promotions, NOW) == expected
+    assert garbage_collection.due(garbage_collection.CollectionHistory(NOW - 1, 1), promotions, NOW) == expected
 
 
 @pytest.mark.parametrize(("ended", "expected"), [(99, None), (100, "all"), (500, "all")])
 def test_all_objects_are_collected_after_many_terms_have_ended(ended: int, expected: str | None) -> None:
     """Rule 2."""
-    assert due(CollectionHistory(NOW - 1, ended), 0, NOW) == expected
-    assert due(CollectionHistory(NOW - 1, ended), 25, NOW) == (expected or "new")
+    assert garbage_collection.due(garbage_collection.CollectionHistory(NOW - 1, ended), 0, NOW) == expected
+    assert garbage_collection.due(garbage_collection.CollectionHistory(NOW - 1, ended), 25, NOW) == (expected or "new")
 
 
 @pytest.mark.parametrize(("age", "expected"), [(3_599.0, None), (3_600.0, "all")])
 def test_all_objects_are_collected_within_an_hour(age: float, expected: str | None) -> None:
     """Rule 3."""
-    assert due(CollectionHistory(NOW - age), 0, NOW) == expected
+    assert garbage_collection.due(garbage_collection.CollectionHistory(NOW - age), 0, NOW) == expected

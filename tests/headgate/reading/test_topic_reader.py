@@ -23,21 +23,16 @@ from headgate.views.topics import TopicInfo
 from tests.headgate.cli.records.test_read import never
 from tests.support.fakes import cli_client
 from tests.support.logged import errors_of
-from tests.support.samples.positioned_ledger import (
-    CHUNKS,
-    PAIRS_OF_CHUNKS,
-    LedgerWithPositions,
-    Step,
-    any_ledger,
-    possible,
-)
+from tests.support.samples import positioned_ledger
 from trials.compaction import compact
 
 Place = tuple[int, int]
 """Segment and offset."""
 
 
-def reader(known: LedgerWithPositions, starts: dict[int, int] | None = None, **options) -> TopicReader:
+def reader(
+    known: positioned_ledger.LedgerWithPositions, starts: dict[int, int] | None = None, **options
+) -> TopicReader:
     described = known.description()
     return TopicReader(
         known.ledger,
@@ -51,9 +46,9 @@ async def places(records: AsyncGenerator[LedgerRecord]) -> list[Place]:
     return [(record.segment, record.offset) async for record in records]
 
 
-async def written(*chunks: tuple[Step, ...]) -> LedgerWithPositions:
+async def written(*chunks: tuple[positioned_ledger.Step, ...]) -> positioned_ledger.LedgerWithPositions:
     """Return a ledger with these chunks, one per 10 ms."""
-    known = LedgerWithPositions()
+    known = positioned_ledger.LedgerWithPositions()
     for number, steps in enumerate(chunks, 1):
         await known.write(10 * number, *steps)
     return known
@@ -92,10 +87,10 @@ async def test_a_start_at_a_time_skips_older_chunks():
     assert 30 > known.ledger.store.calls["read"] - reads
 
 
-@given(CHUNKS, st.integers(0, 21), st.integers(0, 200))
+@given(positioned_ledger.CHUNKS, st.integers(0, 21), st.integers(0, 200))
 async def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
     """Every record once, a segment by offset, and no record of a child before one of its ancestors."""
-    known = await any_ledger(chunks, PAIRS_OF_CHUNKS, compacted)
+    known = await positioned_ledger.any_ledger(chunks, positioned_ledger.PAIRS_OF_CHUNKS, compacted)
     starts = await known.positions(at_ms)
     found = await places(reader(known, starts, stored_at_ms=at_ms).stored())
 
@@ -241,9 +236,9 @@ async def test_chunks_that_compaction_deletes_meanwhile_are_read_from_its_object
 @given(st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), min_size=4, max_size=30), st.randoms())
 async def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks, rng):
     """After each object that is read, all ranges may be replaced by a wider one, and everything else deleted."""
-    known = LedgerWithPositions()
+    known = positioned_ledger.LedgerWithPositions()
     for time, steps in enumerate(chunks, 1):
-        await known.write(10 * time, *(possible(known, steps) if time > 1 else ()))
+        await known.write(10 * time, *(positioned_ledger.possible(known, steps) if time > 1 else ()))
     newest, objects = known.state.chunk, known.ledger.store.objects
     whole = await places(reader(known).stored())
     kept = {path: data for path, data in objects.items() if path.startswith("chunks/")}
@@ -355,7 +350,7 @@ def topic() -> TopicInfo:
     """Segment 0 was pruned, 1 has two records, 2 has none and 3 has one."""
 
     async def write() -> TopicInfo:
-        known = LedgerWithPositions()
+        known = positioned_ledger.LedgerWithPositions()
         for steps in ((0, 1, 1), ("split",), (3,)):
             await known.write(10, *steps)
         return known.description()
@@ -409,7 +404,7 @@ def test_offsets_that_do_not_exist(topic: TopicInfo, offsets: dict, text: str) -
 LEDGER_ID = "0123456789abcdef" * 2
 
 
-async def begun(known: LedgerWithPositions, stored: bytes | None) -> CopyProgress:
+async def begun(known: positioned_ledger.LedgerWithPositions, stored: bytes | None) -> CopyProgress:
     topic = known.description()
     source = TopicSource(topic, known.ledger, LEDGER_ID, newest_chunk=1, describe=never)
     position = beginning(topic, LEDGER_ID) if stored is None else decode_copy(stored)
@@ -418,7 +413,9 @@ async def begun(known: LedgerWithPositions, stored: bytes | None) -> CopyProgres
     return CopyProgress(now, await source.starts_after(position, now, remedy=""))
 
 
-async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> tuple[list[LedgerRecord], bytes | None]:
+async def run(
+    known: positioned_ledger.LedgerWithPositions, stored: bytes | None, limit: int
+) -> tuple[list[LedgerRecord], bytes | None]:
     """Copy at most ``limit`` records; return them, and the position that the producer has stored."""
     source = known.description()
     progress = await begun(known, stored)
@@ -433,16 +430,16 @@ async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> t
     return copied, stored
 
 
-@given(CHUNKS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 21))
+@given(positioned_ledger.CHUNKS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 21))
 async def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[int], compacted: int) -> None:
     """Runs end at any record, and records, splits and a compaction come between them."""
-    known = LedgerWithPositions()
+    known = positioned_ledger.LedgerWithPositions()
     await known.write(1)
     copied: list[LedgerRecord] = []
     stored: bytes | None = None
     pauses = dict(zip(range(2, 100, 3), limits, strict=False))
     for time, steps in enumerate(chunks, 1):
-        await known.write(10 * time, *possible(known, steps))
+        await known.write(10 * time, *positioned_ledger.possible(known, steps))
         if time in pauses:
             found, stored = await run(known, stored, pauses[time])
             copied += found

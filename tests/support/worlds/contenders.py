@@ -57,7 +57,7 @@ class Contender:
     ) -> None:
         """``spread``: keep the shards spread; None: they stay where they are."""
         self.name, self.standby_bytes, self.replicas, self.unreachable_seconds = name, 1 << 30, 2, 5.0
-        self.registry = CollectorRegistry()
+        self.registry, self.found_shards = CollectorRegistry(), list[ShardMap]()
         self.instruments = Instruments(self.registry)
         self.access, self.shards = AccessControl(OPEN, self.instruments), lambda: ShardMap((shards,))
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
@@ -75,7 +75,7 @@ class Contender:
                 ShardContext(
                     ledger=Ledger(self.store, shard),
                     shards=self.shards,
-                    found_shards=lambda _: None,
+                    found_shards=self.found_shards.append,
                     cluster=CLUSTER,
                     instance=name,
                     elections=self.elections,
