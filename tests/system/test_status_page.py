@@ -18,17 +18,15 @@ from drain.protocol import CountedLedger
 from headgate import Consumer, Producer, SubscriptionType
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import DeliveryPolicy
 from headgate.process.background import end_tasks
 from headgate.storage.object_store import open_store
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.fakes.drain_service import FakeDrainService
-from tests.support.fakes.recording_admin import RecordingAdmin, with_letters
+from tests.support.fakes.recording_admin import RecordingAdmin
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import (
     HOSTILE,
     part,
-    subscription_document,
     subscription_summary,
     topic_document,
     topic_summary,
@@ -184,31 +182,6 @@ async def test_an_action_is_shown_before_it_is_confirmed(browser: Browser) -> No
         await browser.evaluate("document.querySelector('#action button').click()")
         await browser.until("document.getElementById('action')?.innerText.includes('Done.')")
         assert (sent[1][1].key, sent[1][1].drop) == (b"alice", True)
-    assert browser.messages == []
-
-
-async def test_dead_letters_are_listed_and_sent_back_once_confirmed(browser: Browser, monkeypatch: pytest.MonkeyPatch):
-    with_letters(monkeypatch)
-    rules = AccessRules({"me": (Right(role=Role.ADMINISTRATOR),)})
-    access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)
-    async with (harness := HttpHarness(access=access)).server:
-        sent: list[Any] = []
-        harness.connect = lambda user: RecordingAdmin(user, sent, None)
-        document = subscription_document()
-        policy = DeliveryPolicy(dead_letter_topic="dead")
-        described = replace(document.subscription, policy=policy)
-        harness.source.subscriptions["orders", "billing"] = replace(document, subscription=described)
-        await browser.open(f"http://{harness.server.address}{SUBSCRIPTION}")
-        await browser.evaluate("document.querySelector('#totals p a').click()")
-        await browser.until("document.querySelectorAll('#letters tbody tr').length === 2")
-        assert (await browser.text("#letters tbody")).count(HOSTILE) == 4
-        assert await browser.evaluate("document.querySelectorAll('main script').length") == 0
-        await browser.evaluate("document.querySelector('[href^=\"/actions/replay-dead-letters\"]').click()")
-        await browser.until("document.querySelector('#action button')?.innerText === 'Confirm: replay-dead-letters'")
-        assert (sent, "2 dead letters are sent back to orders" in await browser.text("#action")) == ([], True)
-        await browser.evaluate("document.querySelector('#action button').click()")
-        await browser.until("document.getElementById('action')?.innerText.includes('Done.')")
-        assert ("me", "send_back") in sent
     assert browser.messages == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headgate.model.entries import DeliveryPolicy
 from headgate.views.cluster import ComponentInfo
 from metrics.health import HealthFacts, judge_health
 from tests.support.samples.status_documents import (
@@ -149,6 +150,14 @@ def test_what_waits_is_said_in_the_words_of_explain():
     text = text_of(subscription_page(subscription_document()).parts["waiting"])
 
     assert "segments 2, 3 wait for segment 0. Segment 0 has 100 unacknowledged records." in text
+
+
+@pytest.mark.parametrize(("dead_letter_topic", "links"), [("", 0), ("dead", 1)])
+def test_a_subscription_with_a_dead_letter_topic_links_its_dead_letters(dead_letter_topic, links):
+    policy, document = DeliveryPolicy(dead_letter_topic=dead_letter_topic), subscription_document()
+    described = msgspec.structs.replace(document.subscription, policy=policy)
+    html = subscription_page(msgspec.structs.replace(document, subscription=described)).parts["totals"]
+    assert html.count('href="/topics/orders/subscriptions/billing/dead-letters"') == links
 
 
 def test_a_consumer_is_shown_with_each_range_that_it_reads():
