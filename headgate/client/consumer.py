@@ -90,8 +90,7 @@ class Consumer:
             `BucketRange`. A function that is no coroutine function is called in a thread.
         on_revoked: called once for each granted segment when it goes, after the handlers of `run`, with a list of
             segments and the seconds that are left to acknowledge. 0.0: another consumer may read them already.
-        connect_timeout_seconds: how long entering may take: connecting, and registering with
-            the leader.
+        connect_timeout_seconds: how long entering may take: connecting, and registering with the leader.
         interceptors: what `run` adds around each call of the handler, the outermost first.
 
     Raises:
@@ -563,7 +562,7 @@ class Consumer:
         parked for all consumers until `Admin.resume_key`. Then its records are delivered in order, before newer ones:
         acknowledge each of them, or park it again. If `get_many` has returned later records of the key, park each.
 
-        Waits for the leader.
+        Waits for the leader, which may park the key although the call is cancelled.
 
         Raises:
             RequestRejectedError: the subscription has no dead-letter topic, or too many parked keys, or the key is
@@ -599,9 +598,8 @@ class Consumer:
         was moved, does not count: see `ConsumerMetrics.rejected_acknowledgements`.
 
         Raises:
-            AcknowledgementsNotStoredError: something is not stored after ``timeout_seconds``, or
-                was given up since the last call. It names segments and offsets. What this consumer
-                still holds is sent again meanwhile.
+            AcknowledgementsNotStoredError: something is not stored after ``timeout_seconds``, or was given up since the
+                last call. It names segments and offsets. What this consumer still holds is sent again meanwhile.
             ConfigError: ``timeout_seconds`` is negative, or no number.
         """
         self._lease.require_own_loop()

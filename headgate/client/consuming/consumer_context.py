@@ -88,8 +88,7 @@ class _Member(TypedDict):
 class ConsumerRequests:
     """Sends the requests of one member to its leader.
 
-    Every method raises NoLeaderError if no leader replies in time, and RequestRejectedError if the
-    leader refuses.
+    Every method raises NoLeaderError if no leader replies in time, and RequestRejectedError if the leader refuses.
     """
 
     def __init__(
@@ -300,7 +299,7 @@ class ConsumerRequests:
 
 
 class ConsumerTasks:
-    """Starts tasks. A task that fails ends the consumer, because it would be silent without it."""
+    """Starts tasks. A vital one that fails ends the consumer, because it would be silent without it."""
 
     def __init__(self, consumer: str, log: EventLogger) -> None:
         self.failure: HeadgateError | None = None
@@ -309,10 +308,10 @@ class ConsumerTasks:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, is_vital: bool = True) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"{self._consumer}-{name}")
         self._tasks.add(task)
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(self._on_done if is_vital else self._tasks.discard)
         return task
 
     def fail(self, error: HeadgateError) -> None:

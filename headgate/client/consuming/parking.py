@@ -26,7 +26,7 @@ from headgate.client.consuming.consumer_context import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
 from headgate.client.consuming.record_queue import HeldSegment, ParkedKey
 from headgate.client.request_attempts import body_of
-from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
+from headgate.errors import HeadgateError, LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import Origin, header_bytes, origin_of
 from headgate.model.identifiers import Generation, Offset, SegmentId
@@ -145,20 +145,22 @@ class Parking:
             pass  # Its key was parked again with an earlier record.
         elif state is not None and not record.parked_number:
             self.divert(holding, record)
-        elif await self._park(holding, record, reason, 0 if state is None else state.parking):
-            if state is None:
-                holding.parked[record.key] = ParkedKey(holding.queued_end)
-                self.divert(holding, record)
-            else:
-                state.parked_at = asyncio.get_running_loop().time()
-                state.end_resumption()
-            holding.progress.set()
+        else:
+            # The leader may park the key although the caller is cancelled: this consumer has to know it nevertheless.
+            asking = self._context.tasks.spawn(self._park(holding, record, reason, state), "park-key", is_vital=False)
+            try:
+                await asyncio.shield(asking)
+            except asyncio.CancelledError:
+                if asking.cancelled():
+                    raise HeadgateError("park: this consumer is closed") from None
+                raise
 
-    async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str, parking: int) -> bool:
-        """Ask the leader until it replies; return whether the segment is still held then."""
+    async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str, state: ParkedKey | None) -> None:
+        """Ask the leader until it replies. If the segment is still held then, the key is parked here, too."""
         named = MAX_PARKED_KEY_BYTES
         if len(record.key) > named:
             raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
+        parking = 0 if state is None else state.parking
         self._asking.add((holding, record.key))
         try:
             while self._context.feed.holds(holding):
@@ -170,10 +172,19 @@ class Parking:
                     self._context.log.warning("key.not_parked", reason=str(error))
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
-                    return self._context.feed.holds(holding)
+                    break
         finally:
             self._asking.discard((holding, record.key))
-        return False
+        if not self._context.feed.holds(holding):
+            return
+        if state is None:
+            holding.parked.setdefault(record.key, ParkedKey(holding.queued_end))
+            if record.offset >= holding.acknowledged:
+                self.divert(holding, record)
+        else:
+            state.parked_at = asyncio.get_running_loop().time()
+            state.end_resumption()
+        holding.progress.set()
 
     def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
         """Rule 2."""
