@@ -4,8 +4,7 @@ Presence is announced with each connection, and revoked by a last will. It is no
 that misses it notices missing heartbeats, and the broker keeps nothing of clients that are gone.
 
 A leader is known once it has replied: announcements are only reasons to ask, see
-headgate.client.decisions.leader_belief. A refusal by a leader older than the one that was asked is
-ignored.
+headgate.client.decisions.leader_belief. A refusal by a leader older than the one that was asked is ignored.
 """
 
 import asyncio
@@ -495,8 +494,10 @@ class ClientLease:
     async def open(self) -> None:
         """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
 
-        Raises NoLeaderError or TransportError. HeadgateError: a fork has copied the client of its own.
+        Raises NoLeaderError or TransportError. HeadgateError: it is open, or a fork has copied the client of its own.
         """
+        if self.opened:
+            raise HeadgateError(f"this {self._kind} is open already; create another one")
         if self._owned:
             await self.client.__aenter__()
         self.client.request_ids.require_own_loop()

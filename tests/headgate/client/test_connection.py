@@ -197,6 +197,13 @@ async def test_a_forked_child_cannot_use_what_its_parent_created(kind, cluster, 
 # Commands
 
 
+async def test_an_admin_that_is_open_is_not_opened_again(cluster):
+    async with cluster.leader(), cluster.client() as client, Admin(client) as admin:
+        with pytest.raises(HeadgateError, match="this admin is open already"):
+            await admin.__aenter__()
+        assert [] == await admin.list_topics()
+
+
 async def test_a_refused_command_raises_the_error_of_its_verdict(cluster):
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
         leader.refused["SplitSegment"] = "fenced"
