@@ -75,8 +75,9 @@ class Act:
         """Return what is done to what, as in "consume subscription billing of topic orders"."""
         if self.topic is None:
             return f"{self.action} all topics" if self.on_all_topics else self.action.value
+        to = "to " if self.action in {Action.PUBLISH, Action.PRODUCE} else ""
         subscription = "" if self.subscription is None else f"subscription {self.subscription} of "
-        return f"{self.action} {subscription}topic {self.topic}"
+        return f"{self.action} {to}{subscription}topic {self.topic}"
 
 
 class Right(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,14 +53,14 @@ def test_a_right_allows(user: str, act: Act) -> None:
         (
             "gateway",
             Act(Action.PUBLISH, ORDERS),
-            "user gateway may not publish topic orders: the user is device of tele",
+            "user gateway may not publish to topic orders: the user is device of tele",
         ),
         ("gateway", Act(Action.DESCRIBE, "telemetry"), "device"),
         ("gateway", Act(Action.PRODUCE, "telemetry"), "device"),
         (
             "shop",
             Act(Action.PRODUCE, "cart"),
-            "user shop may not produce topic cart: the user is producer of orders, cart",
+            "user shop may not produce to topic cart: the user is producer of orders, cart",
         ),
         ("shop", Act(Action.PRODUCE, "order"), "producer of"),
         ("shop", Act(Action.PRODUCE, "orders-2"), "producer of"),
