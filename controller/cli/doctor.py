@@ -56,7 +56,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
     configure_logging(LogSettings(level="error"), io.TextIOWrapper(io.BytesIO()), instance="doctor")
     try:
         settings = read_settings(path)
-        check_files(settings)
+        check_files(settings, path)
     except ConfigError as error:
         return [problem("settings", str(error), f"correct it; then: headgate check-config --config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]

@@ -137,7 +137,7 @@ def run(context: DaemonContext, config: Path) -> None:
     and the watchdog.
     """
     settings = read_settings(config)
-    check_files(settings)
+    check_files(settings, config)
     with suppress(InterruptedBySignalError):  # The normal way to stop a daemon.
         context.serve(
             run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
@@ -156,7 +156,7 @@ def run(context: DaemonContext, config: Path) -> None:
 def check_config(context: CommandContext, config: Path) -> None:
     """Check the settings of a daemon in FILE and print them with all defaults. Starts nothing and prints no secret."""
     settings = read_settings(config)
-    check_files(settings)
+    check_files(settings, config)
     for warning in security_warnings(settings):
         click.echo(f"warning: {config}: {warning}", err=True)
     if context.printed_as_json(settings):

@@ -22,13 +22,16 @@ USES: tuple[CertificateUse, ...] = ("http", "broker", "zookeeper")
 """The sections that name a certificate of the daemon."""
 
 
-def check_files(settings: Settings) -> None:
-    """Raise ConfigError if a file that a setting names is unusable; the text names setting and file."""
-    settings.broker.password()
-    read_broker_tls(settings.broker)
-    settings.zookeeper.password()
-    read_zookeeper_tls(settings.zookeeper)
-    read_http_access(settings.http)
+def check_files(settings: Settings, source: object) -> None:
+    """Raise ConfigError if a file that a setting names is unusable; the text names ``source``, setting and file."""
+    try:
+        settings.broker.password()
+        read_broker_tls(settings.broker)
+        settings.zookeeper.password()
+        read_zookeeper_tls(settings.zookeeper)
+        read_http_access(settings.http)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def read_broker_tls(broker: BrokerSettings) -> ssl.SSLContext | None:

@@ -39,8 +39,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """``[cluster]``: the cluster that this daemon belongs to."""
 
     name: str = "local"
-    """Name of the cluster. It is part of every MQTT topic and ZooKeeper path, so clusters can share
-    servers."""
+    """Name of the cluster. It is part of every MQTT topic and ZooKeeper path, so clusters can share servers."""
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 4
     """Number of shards at the first start of the cluster, which stores it in ZooKeeper. Later it counts for nothing:
     ``headgate cluster set-shards`` raises the stored number. Default: 4, a few per daemon, so that they can be spread
@@ -66,17 +65,15 @@ class StandbySettings(Section, frozen=True, kw_only=True):
     Another one reads the newest snapshot before a shard is transferred to it. Set the same on all daemons. Default: 2,
     so that a second failure finds one too."""
     memory_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 1 << 30
-    """Estimated memory for these states. Shards that this daemon takes over next come first. It follows only
-    the terms of the others, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000
-    producers."""
+    """Estimated memory for these states. Shards that this daemon takes over next come first. It follows only the terms
+    of the others, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000 producers."""
 
 
 class InstanceSettings(Section, frozen=True, kw_only=True):
     """``[instance]``: this daemon."""
 
     name: str = ""
-    """Name in logs, announcements and ZooKeeper. Default: host name and process id, which are
-    always unique."""
+    """Name in logs, announcements and ZooKeeper. Default: host name and process id, which are always unique."""
 
 
 class ZooKeeperSettings(Section, TlsFiles, frozen=True, kw_only=True):
@@ -120,10 +117,9 @@ class BrokerSettings(Section, TlsOptions, frozen=True, kw_only=True):
     """File that contains the password. Only its owner and group may have access. A relative path is
     looked up in systemd's credentials first, then in the folder of the settings file."""
     ping_seconds: Annotated[int, Meta(ge=1, le=60)] = 2
-    """A daemon pings the broker when it has received nothing for this long, and reconnects if there is no
-    answer for as long, in seconds. Silence is noticed after twice as long and a second; then another
-    daemon takes its shards over within seconds. Default: 2; a broker that pauses for longer loses all
-    daemons, which come back at once."""
+    """A daemon pings the broker when it has received nothing for this long, and reconnects if there is no answer for as
+    long, in seconds. Silence is noticed after twice as long and a second; then another daemon takes its shards over
+    within seconds. Default: 2; a broker that pauses for longer loses all daemons, which come back at once."""
 
     def password(self) -> str | None:
         """Read the password; None if no file is set. Raises ConfigError if the file is unusable."""
@@ -174,8 +170,7 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """Spark settings, which override headgate's: ``{"spark.executor.memory" = "2g"}``. No secrets:
     they would be visible in the list of processes."""
     folder: Text = "/var/lib/headgate/drain"
-    """Folder for scratch files and the log of the Spark process. systemd creates the parent of the
-    default."""
+    """Folder for scratch files and the log of the Spark process. systemd creates the parent of the default."""
     driver_memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]$")] = "1g"
     """Heap of the Spark process in Spark's notation (``512m``, ``2g``). Default: 1g, enough for
     millions of entries per run."""
@@ -193,9 +188,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """A drain check that takes longer counts as "not drained yet", in seconds. Default: 60; a cold
     first run takes about 10."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (docs/external-topics.md), read when
-    Spark starts; for a process that is not spawned, an option of its own. Excludes ``results``, which cover only the
-    ledger."""
+    """TOML file that names the tables of external topics (docs/external-topics.md), read when Spark starts; for a
+    process that is not spawned, an option of its own. Excludes ``results``, which cover only the ledger."""
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):
@@ -205,8 +199,7 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     """Listen address. Any other than loopback requires tokens_file or client_ca_file. Default:
     127.0.0.1, or ::1 where loopback has no IPv4 address."""
     port: PortOrAny = 9464
-    """Listen port; 0: any free port. Default: 9464, the usual port of Prometheus exporters of this
-    kind."""
+    """Listen port; 0: any free port. Default: 9464, the usual port of Prometheus exporters of this kind."""
     certificate_file: Text | None = None
     """Certificate (PEM) of this server, followed by intermediate ones. It switches TLS on, 1.2 or
     later. Relative paths of this and the other files are looked up in systemd's credentials first,
@@ -270,8 +263,7 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
     """An anonymous producer that has sent nothing for this long is forgotten, in seconds; time
     without a leader counts as an hour at most. A named producer only loses its deduplication
-    window: its name and source position stay. Default: a week, longer than most devices are
-    switched off."""
+    window: its name and source position stay. Default: a week, longer than most devices are switched off."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """Maximum number of anonymous producers remembered per shard; above it, the longest idle are
     forgotten first. Default: 100 000, at about 1 kB per quiet producer."""
@@ -333,8 +325,7 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     """A segment that receives more bytes of keys and values per second is split. Default: 10 MB, a
     tenth of a gigabit network for one reader."""
     split_for_consumers: bool = True
-    """Also split if a subscription has more consumers than the topic has segments, so that none of
-    them is idle."""
+    """Also split if a subscription has more consumers than the topic has segments, so that none of them is idle."""
     split_window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60.0
     """Rates are averages over this time, in seconds, a multiple of 10. Default: 60, longer than a
     burst and shorter than users wait."""
@@ -382,8 +373,7 @@ class CompactionSettings(Section, frozen=True, kw_only=True):
 
     enabled: bool = True
     """Compact in the Spark process that this daemon starts, and delete chunks of the shards led
-    here. False: neither; then disk usage and the reading of new consumers grow by one object per
-    commit."""
+    here. False: neither; then disk usage and the reading of new consumers grow by one object per commit."""
     min_chunks: Annotated[int, Meta(ge=1, le=100_000)] = 8192
     """Number of chunks that are compacted together. Default: 8192, two seconds of Spark and one
     object per segment. 1024 took one second."""

@@ -105,15 +105,15 @@ def client_context(
         key_file: the private key (PEM, not encrypted) of that certificate.
 
     Raises:
-        ConfigError: a file is unusable, or only one of certificate and key is named.
+        ConfigError: a file is unusable.
     """
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _trust(context, ca_file, f"{prefix}ca_file")
-    if pair := _certificate_and_key(prefix, certificate_file, key_file):
-        _present(context, prefix, *pair)
+    if certificate_file is not None and key_file is not None:  # The settings name both, or neither.
+        _present(context, prefix, certificate_file, key_file)
     return context
 
 
@@ -146,15 +146,6 @@ def _new_context(protocol: int) -> ssl.SSLContext:
     # something can be read, which the event loop would try again and again.
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
-
-
-def _certificate_and_key(prefix: str, certificate: File | None, key: File | None) -> tuple[File, File] | None:
-    if certificate is not None and key is not None:
-        return certificate, key
-    if certificate is None and key is None:
-        return None
-    present, absent = ("certificate_file", "key_file") if key is None else ("key_file", "certificate_file")
-    raise ConfigError(f"{prefix}{absent}: {present} is set, and {absent} is not; set both, or neither")
 
 
 def _trust(context: ssl.SSLContext, file: File, setting: str) -> None:

@@ -61,11 +61,15 @@ class ClientConfig(TlsOptions, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigError: the file is unusable; see `headgate.files.named_file`.
         """
-        return None if self.password_file is None else read_secret(self.password_file, "password_file")
+        return None if self.password_file is None else read_secret(self.password_file, f"{self._source}password_file")
 
     def broker_tls(self) -> BrokerTls | None:
         """Return how to encrypt the connection to the broker; None: not at all."""
-        return broker_tls(self, self.broker_host, "" if self.file is None else f"{self.file}: ")
+        return broker_tls(self, self.broker_host, self._source)
+
+    @property
+    def _source(self) -> str:
+        return "" if self.file is None else f"{self.file}: "
 
 
 def load_client_config(path: Path | str | None = None) -> ClientConfig:

@@ -61,9 +61,15 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorde
     ("text", "said"),
     [
         ("[http]\nport = 70000\n", "{settings}: $.http.port: "),
-        ('[zookeeper]\nusername = "u"\npassword_file = "/nowhere"', "$.zookeeper.password_file: cannot read /nowhere"),
-        ('[zookeeper]\ntls = true\nca_file = "/nowhere"', "$.zookeeper.ca_file: cannot read /nowhere"),
-        ('[broker]\ntls = true\nca_file = "ca"', "$.broker.ca_file: {ca} contains no certificate in PEM format (----"),
+        (
+            '[zookeeper]\nusername = "u"\npassword_file = "/nowhere"',
+            "{settings}: $.zookeeper.password_file: cannot read /nowhere",
+        ),
+        ('[zookeeper]\ntls = true\nca_file = "/nowhere"', "{settings}: $.zookeeper.ca_file: cannot read /nowhere"),
+        (
+            '[broker]\ntls = true\nca_file = "ca"',
+            "{settings}: $.broker.ca_file: {ca} contains no certificate in PEM format (----",
+        ),
     ],
     ids=["a number", "a password", "a missing certificate", "an unusable certificate"],
 )

@@ -290,13 +290,6 @@ def test_the_second_certificate_of_a_file_is_checked_too(authority: LocalCertifi
     refused("ca_file", bundle, "{path}: certificate 2 is damaged", lambda: client_context("$.http.", ca_file=bundle))
 
 
-@pytest.mark.parametrize("given", ["certificate_file", "key_file"])
-def test_certificate_and_key_need_each_other(till: CertificateFiles, given: str) -> None:
-    missing = "key_file" if given == "certificate_file" else "certificate_file"
-    with pytest.raises(ConfigError, match=rf"^\$\.http\.{missing}: {given} is set, and {missing} is not; set both"):
-        client_context("$.http.", **{given: getattr(till, given)})
-
-
 def test_the_expiry_of_a_certificate_is_known(authority: LocalCertificateAuthority) -> None:
     pair = authority.issue("soon", client=True, not_after=NOW + HOUR)
     assert NOW + HOUR == certificate_expiry(pair.certificate_file, "certificate_file")

@@ -75,9 +75,9 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
     assert "s3cret" not in repr(config)
 
 
-def test_the_error_names_a_missing_password_file(tmp_path: Path):
-    config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"password_file: cannot read .*none: No such file"):
+def test_the_error_names_a_missing_password_file_and_the_setting():
+    config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file="/none", file="c.toml")
+    with pytest.raises(ConfigError, match=r"^c\.toml: password_file: cannot read /none: No such file"):
         config.password()
 
 
