@@ -148,7 +148,8 @@ class SubscriptionCoordinator:
         subscription, topic = self._subscription, self._topic
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
         if request.segment is not None and request.segment not in topic.layout.segments:
-            return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
+            known = f"segments: {listed(segments)}"
+            return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; {known}")
         if request.consumer is not None and request.consumer not in subscription.consumers:
             return self._refuse_unknown_consumer(request.consumer)
         if request.segment is not None or request.consumer is not None:

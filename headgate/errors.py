@@ -89,8 +89,7 @@ class RequestRejectedError(HeadgateError):
     """The leader rejected a request for good.
 
     Attributes:
-        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced``; see
-            `headgate.protocol.replies.Verdict`.
+        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced``; see `headgate.protocol.replies.Verdict`.
     """
 
     def __init__(self, verdict: str, reason: str) -> None:

@@ -219,11 +219,12 @@ ACTIONS: Final = {
 
 
 async def _seen(admin: Admin, given: Mapping[str, Any]) -> Seen | None:
-    """Return which topic, subscription and consumer are named; what is created does not exist yet."""
+    """Return which topic, subscription, consumer and key are named; what is created does not exist yet."""
     names = [given[each] for each in (*SUBSCRIPTION, "consumer") if each in given]
+    key = as_bytes(given["key"], given.get("key_encoding", "utf-8")) if "key" in given else None
     for count in range(len(names), 0, -1):
         with suppress(RequestRejectedError):
-            return await admin.seen(*names[:count])
+            return await admin.seen(*names[:count], key=key if count > 1 else None)
     return None
 
 

@@ -200,17 +200,23 @@ def require_consent(context: CommandContext) -> None:
         )
 
 
-def seen_before(context: CommandContext, *names: str) -> Seen | None:
+def seen_before(context: CommandContext, *names: str, key: bytes | None = None) -> Seen | None:
     """Return which topic, subscription or consumer has ``names``, before it is shown; None: the command does not ask.
 
     One that is created, or whose program is started, again before the answer is another one: `Admin.bound_to`.
     """
-    return context.ask(lambda admin: admin.seen(*names)) if context.asks_first and names else None
+    return context.ask(lambda admin: admin.seen(*names, key=key)) if context.asks_first and names else None
 
 
 def ask_first(question: str, unchanged: str) -> None:
     """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes."""
-    if not click.confirm(question, err=True):
+    try:
+        confirmed = click.confirm(question, err=True)
+    except click.Abort as ended:
+        if not isinstance(ended.__context__, EOFError):
+            raise  # Ctrl-C
+        confirmed = False
+    if not confirmed:
         raise HeadgateError(f"{unchanged}, because the answer was not y")
 
 

@@ -64,11 +64,13 @@ class Seen(NamedTuple):
     consumer_incarnation: int | None = None
     history: Sequence[tuple[int, int]] = ()
     """Of a consumer: what it knows of the ledger (headgate.model.positions). Positions are refused in another one."""
+    parking: int | None = None
+    """Of a parked key. One that is resumed and parked again has another one."""
 
     def texts(self) -> list[str]:
-        """Return a text for the topic, for the subscription and for the program, as far as there is one."""
-        program = f"{self.subscription_id}/{self.consumer_incarnation}"
-        numbers = (self.topic_id, self.subscription_id, program if self.consumer_incarnation is not None else None)
+        """Return a text for the topic, for the subscription, and for the program or key, as far as there is one."""
+        last = self.consumer_incarnation if self.parking is None else self.parking
+        numbers = (self.topic_id, self.subscription_id, None if last is None else f"{self.subscription_id}/{last}")
         return [str(each) for each in numbers if each is not None]
 
 
@@ -186,8 +188,7 @@ class Admin:
         Args:
             topic: its name in headgate.
             layout: the segments at the source, see headgate.client.source_listing.
-            complete: ``layout`` lists every segment of the source. False: only those that changed;
-                the others stay.
+            complete: ``layout`` lists every segment of the source. False: only those that changed; the others stay.
             dry_run: only return what would change.
         """
         require_type("import_topic: layout", layout, ExternalLayout)
@@ -213,24 +214,29 @@ class Admin:
         """Return the segments of ``topic``."""
         return (await self._ask(requests.DescribeTopic(topic=topic), replies.TopicReply)).topic
 
-    async def seen(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> Seen:
-        """Return which topic, subscription and program (0: none) have these names now, for `bound_to`."""
+    async def seen(
+        self, topic: str, subscription: str | None = None, consumer: str | None = None, *, key: bytes | None = None
+    ) -> Seen:
+        """Return which topic, subscription, program (0: none) and parked key have these names now, for `bound_to`."""
         if consumer is not None:
             request_fields.require_name("consumer", consumer)
+        require_type("seen: key", key or b"", bytes)
         topic_id = (await self.describe_topic(topic)).topic_id
         if subscription is None:
             return Seen(topic, topic_id)
         found = await self.describe_subscription(topic, subscription)
         programs = {each.consumer: each.incarnation for each in found.consumers}
         program = None if consumer is None else programs.get(consumer, 0)
-        return Seen(topic, topic_id, subscription, found.subscription_id, consumer, program)
+        parked = [] if key is None else await self.parked_keys(topic, subscription, key)
+        parking = parked[0].parking if parked else None
+        return Seen(topic, topic_id, subscription, found.subscription_id, consumer, program, parking=parking)
 
     def bound_to(self, seen: Seen | None) -> Self:
         """Return this Admin, while it is connected, for what was ``seen``.
 
         A command that changes it is refused with RequestRejectedError if its name belongs to another one by then: the
-        topic or subscription was deleted and created again, or the consumer's program was started again. None: no
-        command is.
+        topic or subscription was deleted and created again, the consumer's program was started again, or the key was
+        resumed and parked again. None: no command is.
         """
         bound = copy.copy(self)
         bound._seen = seen  # noqa: SLF001 - of its own class
@@ -246,6 +252,8 @@ class Admin:
                     given["history"] = [*request.history, *seen.history]
                 if isinstance(request, requests.EvictConsumer) and seen.consumer == request.consumer:
                     given["consumer_incarnation"] = seen.consumer_incarnation
+                if isinstance(request, requests.ResumeKey):
+                    given["parking"] = seen.parking
         return replace(request, **given)
 
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
@@ -321,13 +329,20 @@ class Admin:
         found = await self._request_known(name, requests.DescribeProducer(producer=name), replies.ProducerReply)
         return [reply.producer for reply in found]
 
-    async def delete_producer(self, name: str) -> None:
-        """Delete the producer ``name`` with its source positions on all shards.
+    async def delete_producer(self, name: str, *, seen: list[ProducerInfo] | None = None) -> None:
+        """Delete the producer ``name`` with its source positions on all shards, or only what was ``seen`` of it.
 
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
+        RequestRejectedError: there is none, or what was ``seen`` on a shard has been deleted, or opened again since.
         """
-        await self._request_known(name, requests.DeleteProducer(producer=name, token=self._token()), replies.Done)
+        require_type("delete_producer: seen", seen or [], list)
+        delete = partial(requests.DeleteProducer, producer=name, token=self._token())
+        if ids := {each.shard: each.producer_id for each in seen or ()}:
+            wanted = (self._request(shard, delete(producer_id=each), replies.Done) for shard, each in ids.items())
+            await gathered(*wanted)
+        else:
+            await self._request_known(name, delete(), replies.Done)
 
     # Subscriptions
 
@@ -396,8 +411,7 @@ class Admin:
             start: where it begins.
             timestamp_ms: instead of ``start``, the first record of each segment that was stored at that
                 time or later; as for `seek`.
-            if_absent: one that exists is returned unchanged, if it has this type. Otherwise it is
-                refused.
+            if_absent: one that exists is returned unchanged, if it has this type. Otherwise it is refused.
             topic_id: `TopicInfo.topic_id` of the topic that it is for, as for `seek`.
 
         Raises:
@@ -456,8 +470,7 @@ class Admin:
             to: "earliest" or "latest", for every segment.
             timestamp_ms: the first record of each segment that was stored at that time or later, by
                 the leader's clock. The timestamps that producers set do not count.
-            positions: segment → offset. Other segments keep their positions, unless they descend
-                from one of these.
+            positions: segment → offset. Other segments keep their positions, unless they descend from one of these.
             point: `SubscriptionInfo.point` of what ``positions`` were taken from: RequestRejectedError if the ledger
                 does not have it, because an older one was put back.
             topic_id: `TopicInfo.topic_id` of what ``positions`` are of: RequestRejectedError if the topic was deleted
@@ -465,8 +478,7 @@ class Admin:
             dry_run: only return what would move.
 
         Raises:
-            ConfigError: not exactly one target is given, the timestamp is in the future, or the
-                topic is external.
+            ConfigError: not exactly one target is given, the timestamp is in the future, or the topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
@@ -535,6 +547,7 @@ class Admin:
                 raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
             await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
             described = await self.describe_subscription(topic, subscription)
+            request = replace(request, subscription_id=described.subscription_id)
             if described.type == SubscriptionType.STREAM:  # before the first record is parked
                 former = replace(request, dead_letter_topic=described.policy.dead_letter_topic, token=self._token())
                 await self._subscription(former)  # A refusal leaves no keeper, for which retention would wait.
@@ -720,4 +733,8 @@ async def check_dead_letter_topic(
 
 
 def _milliseconds(name: str, seconds: float | None) -> int | None:
-    return None if seconds is None else round(1000 * require_seconds(name, seconds, at_least=0.0))
+    if seconds is None:
+        return None
+    if (found := round(1000 * require_seconds(name, seconds, at_least=0.0))) > request_fields.MAX_DELAY_MS:
+        raise ConfigError(f"{name}={seconds:g} is above a day")
+    return found

@@ -170,8 +170,7 @@ class ProducerList(PageReply, frozen=True, kw_only=True, tag="producer_list"):
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a grant that only external topics have: the segment's name at its source, and where to continue.
 
-    ``checkpoint`` None: start at the segment's beginning, or at the grant's ``start_offset`` if
-    positions are offsets.
+    ``checkpoint`` None: start at the segment's beginning, or at the grant's ``start_offset`` if positions are offsets.
     """
 
     label: str
@@ -191,9 +190,8 @@ class BucketStart(msgspec.Struct, frozen=True, array_like=True):
 class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Permission to read one segment, or some of its key buckets.
 
-    The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE
-    consumers skip the ``acknowledged`` ranges (first, end). ``end_offset`` is set once the segment
-    is sealed.
+    The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE consumers skip the
+    ``acknowledged`` ranges (first, end). ``end_offset`` is set once the segment is sealed.
 
     The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means
     all of them. ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
@@ -417,8 +415,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part", omit_defaults=True):
     """A part of a reply or push that is too large for one message.
 
-    ``content`` of all ``count`` parts of message ``number`` of this term, by ``index``, is the
-    encoded reply or push.
+    ``content`` of all ``count`` parts of message ``number`` of this term, by ``index``, is the encoded reply or push.
     """
 
     shard: int

@@ -329,23 +329,26 @@ class DescribeProducer(RequestBody, frozen=True, tag="describe_producer"):
 
 
 class DeleteProducer(Command, frozen=True, tag="delete_producer"):
-    """Delete a named producer of one shard, with its source positions. Its sender is shut out."""
+    """Delete a named producer of one shard, with its source positions. Its sender is shut out.
+
+    ``producer_id``: of the one that was seen, and no other is deleted.
+    """
 
     producer: Name
+    producer_id: Natural | None = None
 
 
 class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
     """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
     ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer
-    name. ``external``: the consumer reads the topic's own source; required for external topics,
-    rejected for others. ``supports_bucket_ranges``: the consumer can read some key buckets of a
-    segment (see `Grant`); other consumers get whole segments only. ``subscription_id``: the
-    subscription this program joined before. If that one has been deleted, the registration is
-    rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs at
-    which the consumer will read; one that the topic does not have is rejected as ``out_of_range``. So are positions of
-    another topic than ``positions_topic_id``. ``behind``: whether positions in pruned segments are rejected, or passed
-    over.
+    name. ``external``: the consumer reads the topic's own source; required for external topics, rejected for others.
+    ``supports_bucket_ranges``: the consumer can read some key buckets of a segment (see `Grant`); other consumers get
+    whole segments only. ``subscription_id``: the subscription this program joined before. If that one has been deleted,
+    the registration is rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs
+    at which the consumer will read; one that the topic does not have is rejected as ``out_of_range``. So are positions
+    of another topic than ``positions_topic_id``. ``behind``: whether positions in pruned segments are rejected, or
+    passed over.
     ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
     """
 
@@ -465,9 +468,8 @@ class ListTopics(ListRequest, frozen=True, tag="list_topics"):
 class DescribeLeader(RequestBody, frozen=True, tag="describe_leader"):
     """Ask who leads the shard. The request is for every term: its envelope has no ``leader_epoch``.
 
-    ``heard_epoch``: the highest epoch that the client has heard of, for example from an announcement,
-    which any program may have forged. A leader of a lower epoch replies after a barrier, which proves
-    that this term had not begun.
+    ``heard_epoch``: the highest epoch that the client has heard of, for example from an announcement, which any program
+    may have forged. A leader of a lower epoch replies after a barrier, which proves that this term had not begun.
     """
 
     heard_epoch: Epoch = 0
@@ -620,10 +622,14 @@ class ListParkedKeys(ListRequest, frozen=True, tag="list_parked_keys"):
 
 
 class ResumeKey(SubscriptionCommand, frozen=True, tag="resume_key"):
-    """Deliver the records of a parked key in order, before newer ones. ``drop``: without those that are parked now."""
+    """Deliver the records of a parked key in order, before newer ones. ``drop``: without those that are parked now.
+
+    ``parking``: number of the parking that was seen, and no other one is ended.
+    """
 
     key: ParkedKeyBytes
     drop: bool = False
+    parking: Natural | None = None
 
 
 class DescribeCluster(ListRequest, frozen=True, tag="describe_cluster"):

@@ -94,8 +94,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     idle: str = ""
     """Why it reads nothing; empty if it reads something."""
     capacity: int = 100
-    """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by
-    load."""
+    """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by load."""
     host: str = ""
     """Where it runs, as the program says; empty: it does not say."""
     version: str = ""
@@ -203,6 +202,8 @@ class ParkedKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A command has resumed it, and its consumer delivers its records."""
     finished: int = 0
     """Its records up to this number were processed or dropped, and those behind it wait."""
+    parking: int | None = None
+    """Number of this parking: a key that is parked again has another one. None: of an older leader."""
 
 
 class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):

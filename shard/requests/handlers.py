@@ -151,19 +151,19 @@ def require_seen(body: RequestBody, state: ShardState) -> None:
         return
     if body.topic_id is not None:
         topic = find_topic(body.topic, state)
-        _require_same(f"topic {body.topic!r}", body.topic_id, topic.topic_id)
+        require_same(f"topic {body.topic!r}", body.topic_id, topic.topic_id)
     if isinstance(body, SubscriptionCommand) and body.subscription_id is not None:
         _, subscription = find_subscription(body.topic, body.subscription, state)
         what = f"subscription {body.subscription!r} of topic {body.topic!r}"
-        _require_same(what, body.subscription_id, subscription.subscription_id)
+        require_same(what, body.subscription_id, subscription.subscription_id)
     if isinstance(body, EvictConsumer) and body.consumer_incarnation is not None:
         _, subscription = find_subscription(body.topic, body.subscription, state)
         if (consumer := subscription.consumers.get(body.consumer)) is not None:
             what = f"consumer {body.consumer!r} of subscription {body.subscription!r}"
-            _require_same(what, body.consumer_incarnation, consumer.incarnation, "started again: it has incarnation")
+            require_same(what, body.consumer_incarnation, consumer.incarnation, "started again: it has incarnation")
 
 
-def _require_same(what: str, seen: int, present: int, how: str = "deleted and created again: it has id") -> None:
+def require_same(what: str, seen: int, present: int, how: str = "deleted and created again: it has id") -> None:
     if seen != present:
         kind = how.rpartition(" ")[2]
         raise RequestRefusedError(invalid(f"{what} was {how} {present}, and the request is for {kind} {seen}"))

@@ -109,6 +109,8 @@ def delete_producer(request: DeleteProducer, state: ShardState) -> handlers.Deci
     if request.token in state.commands:
         return handlers.Decision((), handlers.done)
     producer = handlers.find_producer(request.producer, state)
+    if request.producer_id is not None:
+        handlers.require_same(f"producer {request.producer!r}", request.producer_id, producer.producer_id)
     return handlers.Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), handlers.done)
 
 

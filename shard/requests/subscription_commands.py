@@ -213,11 +213,12 @@ def resume_key(request: requests.ResumeKey, state: ShardState) -> handlers.Decis
     topic, subscription = handlers.find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
         return handlers.Decision((), handlers.done)
-    if request.key not in subscription.redelivery.parked.keys:
-        return invalid(
-            f"subscription {subscription.name!r} has not parked key {request.key.decode(errors='backslashreplace')!r}; "
-            f"see: headgate subscription parked {topic.name} {subscription.name}"
-        )
+    key, known = request.key.decode(errors="backslashreplace"), subscription.redelivery.parked.keys.get(request.key)
+    if known is None:
+        see = f"see: headgate subscription parked {topic.name} {subscription.name}"
+        return invalid(f"subscription {subscription.name!r} has not parked key {key!r}; {see}")
+    if request.parking is not None:
+        handlers.require_same(f"key {key!r}", request.parking, known.number, "parked again: it has number")
     entry = e.KeyResumed(**subscription.ids, key=request.key, dropped=request.drop, token=request.token)
     return handlers.Decision((entry,), handlers.done)
 
@@ -239,6 +240,7 @@ def list_parked_keys(request: requests.ListParkedKeys, state: ShardState) -> han
                     dead_letter_topic=each.topic,
                     is_resuming=key in parked.resuming,
                     finished=each.resumed,
+                    parking=each.number,
                 ),
             )
         if page.is_full:

@@ -77,7 +77,7 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     status, text = await post(harness, f"{path}?dry_run=true", body)
     shown = json.loads(text)
     assert (status, shown | {"of": ""}) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name], "of": ""})
-    ids = {"topic": "1", "subscription": "2", "consumer": "2/1699999700000"}
+    ids = {"topic": "1", "subscription": "2", "consumer": "2/1699999700000", "key": "2/4"}
     names = [each for each in ids if each in GIVEN[name]]
     assert ([], ids[names[-1]] if names else "") == (harness.sent, shown["of"])
 
@@ -89,6 +89,7 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     ((user, request),) = harness.sent
     seen = {each: f"{getattr(request, f'{each}_id')}" for each in names if hasattr(request, f"{each}_id")}
     assert seen == {each: ids[each] for each in seen}, "the leader compares them"
+    assert 4 == getattr(request, "parking", 4)
     given = [getattr(request, field, value) for field, value in GIVEN[name].items()]
     assert (user, [each.decode() if isinstance(each, bytes) else str(each) for each in given]) == (
         "administrator",

@@ -37,7 +37,7 @@ def list_(context: CommandContext) -> None:
 
 def _print_list(found: list[ProducerInfo]) -> None:
     print_table(
-        ("producer", "shard", "last used", "topic", "position"),
+        ("producer", "shard", "last used (UTC)", "topic", "position"),
         [
             (each.producer, each.shard, utc_minute(each.last_used_at_ms)[:10], *position)
             for each in found
@@ -89,19 +89,20 @@ def delete(context: CommandContext, name: str) -> None:
     A program that uses it is stopped. The next one of this name reads its source from the beginning. On a terminal,
     the command shows what would go and asks first. Elsewhere it needs --yes.
     """
+    seen: list[ProducerInfo] = []
 
     def contents() -> dict[str, Any]:
-        found = context.ask(lambda admin: admin.describe_producer(name))
+        seen.extend(context.ask(lambda admin: admin.describe_producer(name)))
         if not context.as_json:
-            _print_producer(found, err=not context.dry_run)
-        return {"shards": [each.shard for each in found]}
+            _print_producer(seen, err=not context.dry_run)
+        return {"shards": [each.shard for each in seen]}
 
     destroy(
         context,
         {"producer": name},
         f"producer {name}",
         contents,
-        lambda admin: admin.delete_producer(name),
+        lambda admin: admin.delete_producer(name, seen=seen),
         question=f"Delete producer {name} with these positions?",
     )
 

@@ -64,7 +64,7 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
     if not (replay or drop):
         context.printed_as_json(letters)
         return
-    what = f"{count} dead letters of subscription {name} of {topic}"
+    what = f"{plural(count, 'dead letter')} of subscription {name} of {topic}"
     if drop and count and context.asks_first:
         arguments.ask_first(f"Drop {what}?", "nothing was dropped")
         if arguments.seen_before(context, topic, name) != seen:
@@ -74,8 +74,8 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
 
         sent = context.ask(lambda admin: act(admin, topic, name, found.through, replay=replay))
         count = count if sent is None else sent
-    context.printed_as_json({done: 0 if context.dry_run else count, "dead_letters": letters})
-    click.echo(f"{'dry run: would be ' if context.dry_run else ''}{done.replace('_', ' ')}: {count}", err=True)
+    text = f"{'dry run: would be ' if context.dry_run else ''}{done.replace('_', ' ')}: {count}"
+    context.report({done: 0 if context.dry_run else count, "dead_letters": letters}, text)
 
 
 async def _list(admin: Admin, topic: str, name: str) -> tuple[OpenLetters, list[dict[str, Any]]]:
@@ -102,11 +102,16 @@ def _print(found: OpenLetters, letters: list[dict[str, Any]], *, err: bool) -> N
         return
     columns = ("source_segment", "source_offset", "deliveries")
     rows = [
-        (printable(x["key"]), *(x[name] for name in columns), utc_minute(x["died_at"]), printable(x["reason"]))
-        for x in letters
+        (
+            printable(each["key"]),
+            *(each[name] for name in columns),
+            utc_minute(each["died_at"]),
+            printable(each["reason"]),
+        )
+        for each in letters
     ]
-    shown = ("key", "segment", "offset", "deliveries", "died", "reason")
-    print_table(shown, rows, drop=("segment", "offset", "died"), err=err)
+    shown = ("key", "segment", "offset", "deliveries", "died (UTC)", "reason")
+    print_table(shown, rows, drop=("segment", "offset", "died (UTC)"), err=err)
 
 
 _key_argument = click.argument("key")
@@ -136,7 +141,7 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
         context.report(found, "no key is parked")
     elif not context.printed_as_json(found):
         print_table(
-            ("key", "records", "since", "state", "reason"),
+            ("key", "records", "since (UTC)", "state", "reason"),
             [
                 (
                     printable(each["key"]) + (" (base64)" if "key_encoding" in each else ""),
@@ -162,11 +167,9 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
     """
     wanted = arguments.key_bytes(key, is_base64=is_base64)
     context.ask(lambda admin: admin.resume_key(topic, name, wanted))
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"topic": topic, "subscription": name, "resumed": True}
     put_text(report, "key", wanted)
-    context.report(
-        report | {"resumed": True}, f"key {printable(report['key'])} of subscription {name} of {topic} is being resumed"
-    )
+    context.report(report, f"key {printable(report['key'])} of subscription {name} of {topic} is being resumed")
 
 
 @command(
@@ -185,7 +188,7 @@ def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64:
     """
     wanted = arguments.key_bytes(key, is_base64=is_base64)
     arguments.require_consent(context)
-    seen = arguments.seen_before(context, topic, name)
+    seen = arguments.seen_before(context, topic, name, key=wanted)
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")

@@ -182,7 +182,8 @@ def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
         connected, segments = sum(each.connected for each in described.consumers), len(described.segments)
         if not context.as_json:
             needs = f"; {plural(connected, 'connected consumer')}, so it needs --force" if connected else ""
-            click.echo(f"{what}: {_type(described)}, positions in {plural(segments, 'segment')}{needs}", err=True)
+            text = f"{what}: {_type(described)}, positions in {plural(segments, 'segment')}{needs}"
+            click.echo(text, err=not context.dry_run)
         return {"segments": segments, "connected_consumers": connected}
 
     arguments.destroy(
@@ -252,7 +253,9 @@ def create(
     name="set",
 )
 @arguments.of_subscription
-@click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
+@click.option(
+    "--max-deliveries", type=click.IntRange(0, 1000), metavar="N", help="Failures until a record is dead; 0: no limit."
+)
 @click.option(
     "--ack-timeout", "ack_timeout_seconds", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit."
 )

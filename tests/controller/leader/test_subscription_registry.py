@@ -44,7 +44,7 @@ async def test_the_consumers_of_a_client_that_is_gone_are_marked_in_steps_of_a_l
 @pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
-        (requests.ExplainSubscription, {"segment": 9}, r"no segment 9; segments: \[0, 1\]"),
+        (requests.ExplainSubscription, {"segment": 9}, r"no segment 9; segments: 0, 1$"),
         (requests.ExplainSubscription, {"consumer": "bob"}, "no consumer 'bob'; consumers: ada"),
         (requests.ExplainSubscription, {"subscription": "other"}, "other"),
         (requests.PlanChanges, {"splits": [9]}, "9"),

@@ -1,30 +1,26 @@
 """What destroys something asks first on a terminal, and needs `--yes` elsewhere."""
 
 import json
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import asdict
 
+from headgate.views.topics import PruneResult
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info
 from tests.headgate.cli.subscriptions.test_parking import parked_key
-from tests.support.fakes.cli_client import MOVES, FakeCluster, InProcessContext, segment, subscription, topic
+from tests.support.fakes.cli_client import MOVES, FakeAdmin, FakeCluster, InProcessContext, segment, subscription, topic
 
 SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
 DESTRUCTIVE = [
-    (
-        ("topic", "delete", "orders"),
-        "topic orders: 1 segment, 12 records (2.0 kB); subscriptions: billing; 1 connected",
-    ),
+    (("topic", "delete", "orders"), "orders: 1 segment, 12 records (2.0 kB); subscriptions: billing; 1 connected"),
     (("topic", "prune", "orders"), "would be pruned"),
     (("subscription", "delete", "orders", "billing"), "positions in 2 segments; 1 connected consumer, so it"),
     (SEEK, "3 delivered again"),
     (("consumer", "evict", "orders", "billing", "reader-1"), "connected; segments: 0"),
     (("producer", "delete", "import-1"), "line 5"),
-    (
-        ("subscription", "drop", "orders", "billing", "k1"),
-        "key k1 of subscription billing of orders with 2 parked record",
-    ),
+    (("subscription", "drop", "orders", "billing", "k1"), "k1 of subscription billing of orders with 2 parked record"),
 ]
 each_command = pytest.mark.parametrize(
     ("command", "shown"), DESTRUCTIVE, ids=[" ".join(words[:2]) for words, _ in DESTRUCTIVE]
@@ -71,7 +67,7 @@ def test_a_dry_run_only_shows_what_would_go_and_yes_on_a_terminal_executes_what_
 
 
 @each_command
-@pytest.mark.parametrize("answer", ["n\n", "\n"], ids=["no", "nothing"])
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "nothing", "end"])
 def test_any_other_answer_changes_nothing(
     command: tuple[str, ...], shown: str, answer: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
 ):
@@ -83,7 +79,7 @@ def test_any_other_answer_changes_nothing(
     assert [] == changes(orders)
 
 
-@pytest.mark.parametrize("command", [words for words, _ in DESTRUCTIVE if words[0] != "producer"])
+@pytest.mark.parametrize("command", [words for words, _ in DESTRUCTIVE])
 def test_what_is_destroyed_is_what_was_shown_and_its_id_says_which(
     command: tuple[str, ...], invoke: Invoke, orders: FakeCluster, context: InProcessContext
 ):
@@ -93,8 +89,19 @@ def test_what_is_destroyed_is_what_was_shown_and_its_id_says_which(
 
     [sent] = changes(orders)
     ids = {"topic": {"topic_id": 1}, "subscription": {"topic_id": 1, "subscription_id": 5}}
-    ids["consumer"] = ids["subscription"] | {"consumer_incarnation": 1}
-    assert ids[command[0]].items() <= asdict(sent).items()
+    ids |= {"consumer": ids["subscription"] | {"consumer_incarnation": 1}, "producer": {"producer_id": 7}}
+    ids["drop"] = ids["subscription"] | {"parking": 4}
+    assert ids[command[1] if command[1] in ids else command[0]].items() <= asdict(sent).items()
+
+
+def test_what_can_be_pruned_only_after_nothing_was_shown_is_not_pruned(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
+):
+    asked = AsyncMock(return_value=PruneResult(segments=(), retained=(), abandoned=()))
+    monkeypatch.setattr(FakeAdmin, "prune_topic", asked)
+    context.is_terminal = True
+    assert 0 == invoke("topic", "prune", "orders").exit_code
+    assert [{"dry_run": True}] * 2 == [each.kwargs for each in asked.await_args_list]
 
 
 def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCluster, context: InProcessContext):
@@ -102,6 +109,17 @@ def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCl
     context.is_terminal, orders.moves = True, MOVES[2:]
 
     assert 1 == invoke(*SEEK, stdin="n\n").exit_code
+    assert [] == changes(orders)
+
+
+@each_command
+def test_a_dry_run_shows_what_would_go_and_changes_nothing(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
+):
+    tried = invoke(*command, "--dry-run")
+
+    assert 0 == tried.exit_code, tried.stderr
+    assert shown in (tried.stderr if command[1] == "drop" else tried.stdout)
     assert [] == changes(orders)
 
 

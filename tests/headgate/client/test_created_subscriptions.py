@@ -23,6 +23,7 @@ from headgate.protocol import codec
 from headgate.protocol.codec import ChunkAnnouncement, chunk_topic
 from headgate.protocol.requests import SegmentImport
 from headgate.reading.topic_files import positions_at
+from headgate.views.topics import ProducerInfo
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 from tests.support.worlds.one_shard_programs import client, consume, create, orders, produce, reader
@@ -160,7 +161,7 @@ async def test_a_command_about_what_was_seen_changes_no_other_topic_subscription
             await refused(admin, absent, ["evict"], "and the request is for incarnation 0")
             first = await admin.seen("orders", "audit", "c")
         async with Consumer(client(world, "2"), **reader):
-            started = rf"was started again: it has incarnation \d+, and the request is for incarnation {first[-1]}"
+            started = rf"was started again: it has incarnation \d+, and the request is for incarnation {first[5]}"
             await refused(admin, first, ["evict"], started)
         await admin.delete_subscription("orders", "audit", force=True)
         await admin.create_subscription("orders", "audit")
@@ -174,6 +175,22 @@ async def test_a_command_about_what_was_seen_changes_no_other_topic_subscription
         await present.split("orders", 0)
         await present.seek("orders", "audit", to="earliest")
         await present.delete_topic("orders")
+
+
+async def test_neither_a_producer_nor_a_parked_key_is_given_up_that_was_not_seen():
+    async with orders(segments=1) as (world, admin):
+        first, *_ = seen = await named(world, admin)
+        await admin.delete_producer("import-1", seen=seen)
+        again = rf"'import-1' was deleted .*id {(await named(world, admin))[0].producer_id}, .* id {first.producer_id}"
+        with pytest.raises(RequestRejectedError, match=again):
+            await admin.delete_producer("import-1", seen=seen)
+        await admin.delete_producer("import-1")
+
+
+async def named(world: OneShard, admin: Admin) -> list[ProducerInfo]:
+    async with Producer(client(world, "p"), "import-1") as producer:
+        await producer.open("orders")
+    return await admin.describe_producer("import-1")
 
 
 async def test_its_type_is_that_of_its_consumers():

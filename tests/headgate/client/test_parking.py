@@ -121,6 +121,30 @@ async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_rec
         assert 2 < sum(1 for each in program.handled if each.parked_number)
 
 
+async def test_a_key_that_the_leader_parks_for_a_cancelled_caller_is_parked_here_too() -> None:
+    program = Program()
+    program.spared = 1000
+    async with stream() as (world, admin), reader(world) as consumer:
+        while (record := (await consumer.get_many(1, timeout_seconds=5))[0]).key != POISON:
+            await consumer.acknowledge(record)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await consumer.park(record, reason="poison")
+        await asyncio.sleep(1)
+        await program.read(consumer, 10)
+        assert ([], [(POISON, 2, "poison", False)]) == (program.values(), await parked(admin))
+        bound = admin.bound_to(first := await admin.seen("orders", "billing", key=POISON))
+        await bound.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 20)
+        assert ([3, 13], []) == (program.values(), await parked(admin))
+        await produce(world, 10)
+        record = (await consumer.get_many(4, timeout_seconds=5))[-1]
+        await consumer.park(record)
+        refused = rf"key 'key-3' was parked again: it has number {first.parking + 1}, .* number {first.parking}"
+        with pytest.raises(RequestRejectedError, match=refused):
+            await bound.resume_key("orders", "billing", POISON, drop=True)
+
+
 async def test_a_resumed_record_is_delivered_once_if_its_segment_is_revoked_before_it_is_acknowledged() -> None:
     async with with_a_parked_key() as (world, admin, consumer, program):
         await admin.resume_key("orders", "billing", POISON)

@@ -44,6 +44,7 @@ class RecordingAdmin(OfflineAdmin):
             return replies.SeekReply(result=SeekResult(seek_generation=1, moves=moves))
         if kind is replies.ParkedKeyList:
             parked = {"records": 3, "since_ms": 0, "reason": "", "dead_letter_topic": "", "is_resuming": False}
+            parked["parking"] = 4
             return replies.ParkedKeyList(
                 keys=tuple(ParkedKeyInfo(key=each, **parked) for each in (b"alice", b"\xff")), next=None
             )

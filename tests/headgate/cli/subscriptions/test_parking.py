@@ -20,6 +20,7 @@ def parked_key(key: bytes, records: int, *, resuming: bool = False) -> ParkedKey
         reason="bad\x1b[2J",
         dead_letter_topic="dead",
         is_resuming=resuming,
+        parking=4,
     )
 
 
@@ -49,8 +50,8 @@ def test_a_key_is_text_or_base64_and_a_document_says_which(dropped: bool, invoke
     assert "key k1 of subscription billing of orders " in invoke(*command, "k1").stderr
     document = json.loads(invoke(*command, "/w==", "--base64", "--json").stdout)
     of = {"topic": "orders", "subscription": "billing"}
-    expected = of | {"dropped": True, "records": 1} if dropped else {"resumed": True}
-    assert {"key": "/w==", "key_encoding": "base64"} | expected == document
+    expected = {"dropped": True, "records": 1} if dropped else {"resumed": True}
+    assert of | {"key": "/w==", "key_encoding": "base64"} | expected == document
     assert [ResumeKey(*BILLING, key, token="", drop=dropped) for key in (b"k1", b"\xff")] == cluster.calls
     refused = invoke(*command, "no", "--base64")
     assert (2, "headgate: Invalid value for KEY: 'no' is not base64") == (refused.exit_code, refused.stderr[:51])
