@@ -168,14 +168,13 @@ class TableExport:
             "next_offsets": exporter.reached,
             "pruned": exporter.pruned,
         }
-        self.context.printed_as_json(found)
         text = f"exported {plural(exporter.records, 'record')} in {plural(exporter.commits, 'commit')}"
         if self.rows.unfit:
             fit = f"{plural(self.rows.unfit, 'value')} that the schema does not fit"
             text += f"; only in column value: {fit}, first {{first_unfit}}"
         if self.rows.without_timestamp:
             text += f"; null: {plural(self.rows.without_timestamp, 'timestamp')} behind the year 9999"
-        click.echo(text.format(**found), err=True)
+        self.context.report(found, text.format(**found))
 
 
 def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTable, TableRows]:

@@ -86,8 +86,7 @@ class LineImport:
             self.context.run(self.run())
         finally:
             if self.began:
-                self.context.printed_as_json(asdict(self.counts))
-                click.echo(self.counts.summary(), err=True)
+                self.context.report(asdict(self.counts), self.counts.summary())
         if self.counts.failed:
             raise click.exceptions.Exit(1)
 

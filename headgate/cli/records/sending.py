@@ -133,7 +133,8 @@ class RecordSender:
         self._counts = counts
         self._progress = progress
         self._ends_at_failure = ends_at_failure
-        self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(MAX_IN_FLIGHT)
+        self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue()
+        self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def run(self, producer: Producer, records: AsyncGenerator[OutgoingRecord, None]) -> None:
         """Send all ``records`` and wait for all outcomes. Raises HeadgateError if something stopped it."""
@@ -158,6 +159,7 @@ class RecordSender:
         async with aclosing(records):
             async for outgoing in records:
                 record = outgoing.record
+                await self._free.acquire()  # Before it is sent: what was accepted is counted, also when cancelled.
                 try:
                     outcome = await producer.send(
                         self._topic,
@@ -169,9 +171,10 @@ class RecordSender:
                     )
                 except (DeliveryFailedError, DeliveryUnknownError, RequestRejectedError) as error:
                     self._failed(outgoing.where, error)
+                    self._free.release()
                 else:
                     self._counts.accepted += 1
-                    await self._outcomes.put((outgoing.where, outcome))
+                    self._outcomes.put_nowait((outgoing.where, outcome))
                 if self.stop is not None:
                     return
 
@@ -185,6 +188,7 @@ class RecordSender:
             else:
                 self._counts.stored += 1
                 self._progress.refresh()
+            self._free.release()
             self._outcomes.task_done()
 
     def _failed(self, where: str, error: HeadgateError) -> None:

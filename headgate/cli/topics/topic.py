@@ -295,17 +295,18 @@ def prune(context: CommandContext, name: str) -> None:
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
     arguments.require_consent(context)
-    seen = arguments.seen_before(context, name)
+    seen, changes_nothing = arguments.seen_before(context, name), context.dry_run
     if context.asks_first:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
+        changes_nothing = not proposed.segments  # Nor is pruned what can be by now: it was not shown.
         if proposed.segments:
-            arguments.ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned")
-    pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=context.dry_run))
+            arguments.ask_first(f"Prune {plural(len(proposed.segments), 'segment')} of {name}?", "nothing was pruned")
+    pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=changes_nothing))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
     ):
-        _print_pruned(pruned, dry_run=context.dry_run)
+        _print_pruned(pruned, dry_run=changes_nothing)
 
 
 def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> None:
@@ -347,7 +348,7 @@ def delete(context: CommandContext, name: str, force: bool) -> None:
     def contents() -> dict[str, Any]:
         found = topic_contents(*context.ask(described))
         if not context.as_json:
-            click.echo(_contents_line(name, found), err=True)
+            click.echo(_contents_line(name, found), err=not context.dry_run)
         return found
 
     arguments.destroy(

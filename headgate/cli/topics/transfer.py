@@ -25,6 +25,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records.sending import OutcomeCounts, OutgoingRecord, ProgressLine, RecordSender
 from headgate.cli.terminal.option_types import FilePath
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
+from headgate.model.text import plural
 from headgate.reading.topic_position import CopyProgress, Snapshot, beginning, decode_copy
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ def copy(
     finally:
         if command.began:
             names = {"source": source, "target": target, "producer": producer}
-            context.printed_as_json(names | asdict(command.counts))
-            click.echo(command.counts.summary(), err=True)
+            context.report(names | asdict(command.counts), command.counts.summary())
 
 
 @dataclass(eq=False, repr=False)
@@ -119,7 +119,8 @@ class TopicCopy:
             raise HeadgateError(f"{cannot}: {error}") from None
         positions = CopyProgress(now, starts)
         if stored is not None:
-            click.echo(f"headgate: continuing after the last copy; {positions.records} records to copy", err=True)
+            left = plural(positions.records, "record")
+            click.echo(f"headgate: continuing after the last copy; {left} to copy", err=True)
         return positions
 
     async def _outgoing(
@@ -147,7 +148,7 @@ async def _require_target(context: CommandContext, topic: str, *, name: str, app
         records = sum(segment.next_offset for segment in described.segments)
         if records and not append and not await _has_position(admin, name, described):
             raise HeadgateError(
-                f"topic {topic} has {records} records: add --append to add others, or choose an empty topic"
+                f"topic {topic} has {plural(records, 'record')}: add --append to add others, or choose an empty topic"
             )
 
 

@@ -48,18 +48,8 @@ def test_the_timeout_bounds_the_broker_and_each_answer(tmp_path):
     assert (configured.client_config().broker_timeout_seconds, configured.wait_seconds()) == (2.0, 2.0)
 
 
-@pytest.mark.parametrize(
-    "open_client",
-    [
-        lambda context: context.open_admin(),
-        lambda context: context.open_producer(name=None),
-        lambda context: context.open_consumer(
-            topic="t", subscription="s", type="STREAM", name=None, start="latest", balance=None, capacity=1.0
-        ),
-    ],
-    ids=["admin", "producer", "consumer"],
-)
-def test_every_client_of_a_command_has_the_timeout(open_client, tmp_path):
-    context = CommandContext(client_file(tmp_path), timeout_seconds=2.5)
+def test_every_client_of_a_command_has_the_timeout(tmp_path):
+    context, consumed = CommandContext(client_file(tmp_path), timeout_seconds=2.5), {"topic": "t", "subscription": "s"}
+    opened = context.open_admin(), context.open_producer(name=None), context.open_consumer(**consumed)
 
-    assert open_client(context)._lease.timeout_seconds == 2.5
+    assert [each._lease.timeout_seconds for each in opened] == [2.5] * 3

@@ -62,11 +62,9 @@ def test_until_ctrl_c_has_its_meaning_nothing_is_imported_that_takes_time():
         (("read", "orders", "--base64"), "--base64 requires --key"),
         (("events", "--since", "earliest", "--tail", "5"), "--tail requires no --since"),
         (("subscription", "dead-letters", "orders", "x", "--yes"), "require --replay or --drop"),
+        (("subscription", "set", "orders", "x", "--max-deliveries", "-1"), "-1 is not in the range 0<=x<=1000"),
         (("subscription", "set", "orders", "x"), "give at least one option to set"),
-        (
-            ("subscription", "seek", "orders", "x", "--to", "3=1200"),
-            "earliest or latest; one segment: --position 3=1200",
-        ),
+        (("subscription", "seek", "orders", "x", "--to", "3=1200"), "or latest; one segment: --position 3=1200"),
         (("up", "--data", ""), "Invalid value for '--data': it is empty: is a variable of your script not set?"),
         (("up", "--ledger", ""), "Invalid value for '--ledger': it is empty"),
         (("deploy-files", ""), "Invalid value for 'FOLDER': it is empty"),
@@ -119,10 +117,7 @@ def test_an_error_is_a_line_and_with_json_it_is_json(
         (ExceptionGroup("tasks", [RuntimeError("can't start new thread")]), "headgate: no new thread: this process"),
         (OverflowError("timestamp too large to convert to C _PyTime_t"), "headgate: the clock of this machine is"),
         (OverflowError("int too big to convert"), "headgate: internal error: OverflowError: int too big to convert"),
-        (
-            ZeroDivisionError("oops"),
-            "headgate: internal error: ZeroDivisionError: oops (run headgate --debug … for a traceback)",
-        ),
+        (ZeroDivisionError("oops"), "headgate: internal error: ZeroDivisionError: oops (run headgate --debug … for a"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_1(
@@ -143,16 +138,6 @@ def test_debug_prints_a_traceback(invoke: Invoke, cluster: FakeCluster, monkeypa
 
     assert "Traceback" in result.stderr
     assert result.stderr.endswith("headgate: no\n")
-
-
-def test_a_missing_configuration_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_CONFIG", raising=False)
-
-    result = CliRunner().invoke(main, ["topic", "list"])
-
-    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
-    assert "client.toml" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("--config", "x.toml", "topic", "list"), ("topic", "list", "--config", "x.toml")])

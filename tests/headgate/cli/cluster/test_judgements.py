@@ -47,24 +47,10 @@ def test_the_broker_must_accept_the_largest_message(accepted, level):
     assert found[0].text == "b answers in 3 ms"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "check"),
-    [({"retains": False}, "retained"), ({"maximum_qos": 0}, "QoS"), ({"wildcards": False}, "wildcards")],
-)
-def test_what_headgate_needs_of_a_broker(lacking, check):
-    found = judge.judge_broker("b", BrokerProperties(answer_seconds=0.1, **lacking))
-
-    assert levels(found) == {"broker": "ok", "packet size": "ok", check: "problem"}
-
-
 def test_a_slow_answer_is_a_warning():
     assert levels(judge.judge_broker("b", BrokerProperties(answer_seconds=1.5)))["broker"] == "warning"
     assert judge.judge_store("file:///x", 5, 1.5).level == "warning"
     assert judge.judge_store("file:///x", 5, 0.5).level == "ok"
-
-
-def test_a_ledger_without_chunks_is_another_one():
-    assert judge.judge_store("file:///x", 0, 0.1).level == "problem"
     assert judge.judge_ledger_url("file:///x", "file:///x", "c.toml") == []
 
 
@@ -120,10 +106,7 @@ def test_the_direction_of_a_clock_is_said():
     (behind,) = judge.judge_clock(cluster(), NOW_MS + 30_000, NOW_MS + 30_100)
     (ahead,) = judge.judge_clock(cluster(), NOW_MS - 30_100, NOW_MS - 30_000)
 
-    assert (behind.text, ahead.text) == (
-        "daemon vm-1 is 30 s behind this machine",
-        "daemon vm-1 is 30 s ahead of this machine",
-    )
+    assert [f"daemon vm-1 is 30 s {way} this machine" for way in ("behind", "ahead of")] == [behind.text, ahead.text]
     assert judge.judge_clock(cluster(daemons=(unreachable(),)), 0, 0)[0].level == "ok"
 
 

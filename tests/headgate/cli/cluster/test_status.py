@@ -10,14 +10,13 @@ from headgate.cli.cluster.judgements import judge_cluster
 from headgate.cli.cluster.status import MAX_SUBSCRIPTIONS, report_lines, subscription_rows
 from headgate.protocol.requests import RaiseLevel, SetMaintenance
 from headgate.views.cluster import ComponentInfo, FeatureLevel
-from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
-from tests.support.samples.cluster_overviews import cluster as _overview
+from tests.support.samples.cluster_overviews import NOW_MS, blocked, daemon, subscription, totals, unreachable
 from tests.support.samples.cluster_overviews import cluster as overview
 
 
 def test_a_screen_shows_daemons_totals_and_subscriptions(invoke, context, monkeypatch):
     monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 80)
-    context.cluster.overview = _overview(blocked("billing"), subscription("audit"))
+    context.cluster.overview = overview(blocked("billing"), subscription("audit"))
     result = invoke("status")
 
     assert (result.exit_code, result.stderr) == (0, "not shown, for lack of space: consumers; see --json\n")
@@ -30,14 +29,14 @@ def test_a_screen_shows_daemons_totals_and_subscriptions(invoke, context, monkey
 
 def test_numbers_are_shown_to_their_ends_beside_a_long_name(invoke, context, monkeypatch):
     monkeypatch.setattr("headgate.cli.terminal.output.available_columns", lambda _: 80)
-    context.cluster.overview = _overview(subscription("s" * 70))
+    context.cluster.overview = overview(subscription("s" * 70))
     *_, row = invoke("status").stdout.splitlines()
 
     assert (" 1 200        4 min   -" in row, len(row)) == (True, 80)
 
 
 def test_the_rest_of_many_blocked_subscriptions_is_counted(invoke, context):
-    context.cluster.overview = _overview(*(blocked(f"s{number}") for number in range(20)))
+    context.cluster.overview = overview(*(blocked(f"s{number}") for number in range(20)))
     lines = invoke("status").stdout.splitlines()
 
     assert lines[-1] == "and 12 more; see --json"
@@ -63,8 +62,8 @@ class Watched:
 
 
 def test_a_watched_cluster_is_shown_until_ctrl_c(invoke, context, monkeypatch):
-    context.cluster.overview = _overview(subscription("billing"))
-    watched = Watched(context, monkeypatch, _overview(subscription("audit")))
+    context.cluster.overview = overview(subscription("billing"))
+    watched = Watched(context, monkeypatch, overview(subscription("audit")))
     result = invoke("status", "--watch")
 
     first, second = result.stdout.split(" UTC, by vm-1\n")[1:]
@@ -76,8 +75,8 @@ def test_a_watched_cluster_is_shown_until_ctrl_c(invoke, context, monkeypatch):
 
 
 def test_watched_json_has_one_line_for_each_answer(invoke, context, monkeypatch):
-    context.cluster.overview = _overview(subscription("billing"))
-    watched = Watched(context, monkeypatch, _overview())
+    context.cluster.overview = overview(subscription("billing"))
+    watched = Watched(context, monkeypatch, overview())
     result = invoke("status", "--json", "--watch", "30")
 
     found = [json.loads(line) for line in result.stdout.splitlines()]
@@ -86,8 +85,8 @@ def test_watched_json_has_one_line_for_each_answer(invoke, context, monkeypatch)
 
 
 def test_a_watched_cluster_may_be_without_a_leader_for_a_while(invoke, context, monkeypatch):
-    context.cluster.overview = _overview()
-    Watched(context, monkeypatch, None, _overview())
+    context.cluster.overview = overview()
+    Watched(context, monkeypatch, None, overview())
     result = invoke("status", "--watch", "--json")
 
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
@@ -117,7 +116,7 @@ OTHER_LEDGER = ComponentInfo(
 
 
 def test_a_cluster_without_problems():
-    assert report_lines(cluster()) == [
+    assert report_lines(overview()) == [
         "cluster local: 2 shards, each has a leader; complete",
         "",
         "vm-1  ready, 0.1.0, up 3 min, drain ready, http://vm-1:9464",
@@ -130,7 +129,7 @@ def test_a_cluster_without_problems():
 
 def test_what_is_wrong_is_said_with_its_reason():
     lines = report_lines(
-        cluster(
+        overview(
             daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"), unreachable("vm-2")),
             leaders=("vm-1", None),
             complete=False,
@@ -156,7 +155,7 @@ def test_what_is_wrong_is_said_with_its_reason():
         "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
         "20.0 records/s in, ?/s acknowledged, backlog ? records",
     ]
-    (headline, *_) = report_lines(cluster(daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"),)))
+    (headline, *_) = report_lines(overview(daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"),)))
     assert headline.endswith("each has a leader; complete; degraded")
 
 

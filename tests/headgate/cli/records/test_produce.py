@@ -109,6 +109,29 @@ def test_ctrl_c_stores_accepted_records_before_the_exit(
     assert result.stderr == "accepted 1, stored 1, failed 0\n"
 
 
+def test_ctrl_c_while_the_most_records_are_in_flight_counts_each_that_was_accepted(
+    invoke: Invoke, orders: FakeCluster, events: Path, monkeypatch: pytest.MonkeyPatch
+):
+    outcomes: list[asyncio.Future[None]] = []
+
+    async def send(*_: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        outcomes.append(loop.create_future())
+        if len(outcomes) == 1:
+            loop.call_later(0.1, os.kill, os.getpid(), signal.SIGINT)  # It waits for the outcome by then.
+        return outcomes[-1]
+
+    async def close(_: FakeProducer, timeout_seconds: float) -> None:
+        [each.set_exception(DeliveryFailedError("it was closed")) for each in outcomes]
+
+    monkeypatch.setattr(FakeProducer, "send", send)
+    monkeypatch.setattr(FakeProducer, "close", close)
+    monkeypatch.setattr("headgate.cli.records.sending.MAX_IN_FLIGHT", 1)
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.stderr.endswith("accepted 1, stored 0, failed 1\n")
+
+
 def test_ctrl_c_after_the_last_line_waits_for_outcomes_too_and_counts_what_has_none(
     invoke: Invoke, orders: FakeCluster, events: Path, monkeypatch: pytest.MonkeyPatch
 ):

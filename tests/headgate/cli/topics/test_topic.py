@@ -74,10 +74,8 @@ def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, o
     for words in (("topic", "describe", "ordres"), ("topic", "delete", "ordres", "--yes"), ("consume", "ordres", "b")):
         result = invoke(*words)
 
-        assert (result.exit_code, result.stderr) == (
-            1,
-            "headgate: topic 'ordres' does not exist; did you mean 'orders'?\n",
-        )
+        text = "headgate: topic 'ordres' does not exist; did you mean 'orders'?\n"
+        assert (result.exit_code, result.stderr) == (1, text)
 
 
 def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
@@ -121,42 +119,22 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(flags, word, 
 
 
 def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
+    held = {"acknowledged_offset": 7, "unacknowledged": 1, "estimated": True}
+    free = {"acknowledged_offset": 9, "unacknowledged": 0}
     parts = [
-        BucketRangeAssignment(
-            first_bucket=0,
-            end_bucket=8,
-            status="granted",
-            acknowledged_offset=7,
-            consumer="a",
-            generation=2,
-            unacknowledged=1,
-            estimated=True,
-        ),
-        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=9, unacknowledged=0),
+        BucketRangeAssignment(first_bucket=0, end_bucket=8, status="granted", consumer="a", generation=2, **held),
+        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", **free),
     ]
-    cluster.subscriptions.append(
-        msgspec.structs.replace(
-            subscription("orders", "billing"),
-            segments=[
-                SegmentAssignment(
-                    segment=3,
-                    status="shared",
-                    acknowledged_offset=7,
-                    next_offset=9,
-                    bucket_ranges=parts,
-                    unacknowledged=1,
-                    estimated=True,
-                ),
-                SegmentAssignment(
-                    segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a", unacknowledged=0
-                ),
-            ],
-            consumers=[
-                ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
-                ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no segment"),
-            ],
-        )
-    )
+    segments = [
+        SegmentAssignment(segment=3, status="shared", next_offset=9, bucket_ranges=parts, **held),
+        SegmentAssignment(segment=4, status="granted", next_offset=9, consumer="a", **free),
+    ]
+    consumers = [
+        ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
+        ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no segment"),
+    ]
+    of = subscription("orders", "billing")
+    cluster.subscriptions.append(msgspec.structs.replace(of, segments=segments, consumers=consumers))
     shown = [line.split() for line in invoke("subscription", "describe", "orders", "billing").stdout.splitlines()]
 
     assert ["3", "shared", "7", "9", "~1"] in shown

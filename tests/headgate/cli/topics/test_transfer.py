@@ -66,7 +66,7 @@ def test_an_interrupted_copy_continues(stored_records: int, invoke: Invoke, clus
 
     assert result.exit_code == 0, result.stderr
     assert values(cluster) == VALUES[stored_records:]
-    assert f"continuing after the last copy; {4 - stored_records} records to copy" in result.stderr
+    assert f"continuing after the last copy; {4 - stored_records} record" in result.stderr
 
 
 def test_a_record_that_is_not_stored_ends_the_copy(invoke: Invoke, cluster: FakeCluster) -> None:
