@@ -345,9 +345,7 @@ prints("a place of a topic that does not answer may have it, so the topic is not
   await sleep(server.emit("connect", {}));
   tell("cluster", { ledger_id: "aa", protocol: 3n, shards: 2n, earlier_shards: [1n] });
   await connection.shardOf("orders").catch(({ message }) => console.log(message.slice(-200).match(/no leader/)[0]));
-  leads[0] = true;
-  console.log(String((await connection.shardOf("orders")).number));
-  home = 1; // it was created again
-  await new ParkedRecords({ connection }).take("orders", Buffer.from("k"), 1n, 1n, []).catch(({ message }) => console.log(message));
+  console.log(String((await connection.shardOf("orders", (leads[0] = true))).number));
+  await new ParkedRecords({ connection }).take("orders", Buffer.from("k"), 1n, 1n, [], (home = 1)).catch(({ message }) => console.log(message));
   console.log(String((await connection.shardOf("orders")).number));
 });

@@ -341,14 +341,14 @@ class Runner:
         try:
             for record in batch.records:
                 await parking.park(record, repr(error))
+            parked = len(batch.works)
+            self.schedule.join_later(batch)
+            for work in batch.works[parked:]:
+                if not work.holding.ended:
+                    await parking.park(work.record, "")
         except RequestRejectedError as refusal:
             log.warning("run.not_parked", reason=str(refusal))
             return False
-        parked = len(batch.works)
-        self.schedule.join_later(batch)
-        for work in batch.works[parked:]:
-            if not work.holding.ended:
-                await parking.park(work.record, "")
         self.report.parked += len(batch.works)
         log.error("run.parked", records=len(batch.works), attempts=batch.failures)
         return True

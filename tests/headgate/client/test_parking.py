@@ -418,6 +418,20 @@ async def test_run_parks_the_key_of_a_record_whose_handler_fails_for_the_last_ti
         assert 0 == await unacknowledged(admin)
 
 
+async def test_a_run_ends_at_once_if_a_later_record_of_its_key_cannot_be_parked(monkeypatch) -> None:
+    async with stream() as (world, admin), reader(world) as consumer:
+        await admin.set_order("orders", "billing", "none")
+        await admin.split("orders", 0)
+        await produce(world, 20)
+        refusal, retry = (
+            RequestRejectedError("invalid", "no"),
+            RetryPolicy(attempts=2, first_pause_seconds=3, then="park"),
+        )
+        monkeypatch.setattr(consumer._membership.requests, "park", AsyncMock(side_effect=[None, refusal]))
+        with pytest.raises(HandlerFailedError):
+            await consumer.run(AsyncMock(side_effect=lambda record: 1 / (record.key != POISON)), retry=retry)
+
+
 async def test_what_cannot_be_parked_is_refused_in_one_line_and_stays():
     async with stream(4, dead_letter_topic="") as (world, admin), reader(world) as consumer:
         records = [await anext(consumer) for _ in range(4)]

@@ -48,7 +48,6 @@ async def test_what_a_child_started_ends_with_it_or_later_with_its_group(ended: 
         await child.wait()
     assert _runs(grandchild)
     await child.stop(30, whole_group=ended)
-
     await until(lambda: not _runs(grandchild))
 
 

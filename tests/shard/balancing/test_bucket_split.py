@@ -160,7 +160,6 @@ def test_a_join_disturbs_one_holder_and_a_leave_two(joins: bool, segments: int, 
     model.step(True, 0, segments + consumers)
     before = dict(model.held)
     model.step(joins, pick, 1)
-
     moved = [p for p, name in before.items() if name in model.consumers and model.held.get(p) != name]
     assert len(moved) <= (1 if joins else 2)
 
