@@ -332,7 +332,7 @@ prints("a batch that is unknown is not sent again once an opening has decided th
   session.end(new Error("over"));
 });
 
-prints("a place of a topic that does not answer may have it, so the topic is not where another place says no", ["no leader", "0", "invalid: no topic", "1"], async () => {
+prints("a place of a topic that does not answer may have it, so the topic is not where another place says no", ["no leader", "0", "invalid: no topic", "1", "no leader of shard 1 answers"], async () => {
   const { default: { default: { prototype: client } } } = await import("../node_modules/mqtt/build/lib/client.js");
   const tell = (topic, message) => server.emit("message", `headgate/local/${topic}`, encode({ ledger_id: Buffer.from("aa", "hex"), ...message }));
   const reply = (request_id, body) => tell("clients/anonymous/one/replies", { type: "reply", request_id, leader_epoch: 1n, body });
@@ -348,4 +348,5 @@ prints("a place of a topic that does not answer may have it, so the topic is not
   console.log(String((await connection.shardOf("orders", (leads[0] = true))).number));
   await new ParkedRecords({ connection }).take("orders", Buffer.from("k"), 1n, 1n, [], (home = 1)).catch(({ message }) => console.log(message));
   console.log(String((await connection.shardOf("orders")).number));
+  await connection.shardOf("orders", connection.forget("orders", (leads[1] = false))).catch(({ message }) => console.log(message));
 });

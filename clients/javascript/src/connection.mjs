@@ -87,7 +87,7 @@ export class Connection {
   #noDaemon = () => `found no daemon of cluster '${this.#prefix.slice("headgate/".length)}' through broker ${this.#broker}; is one running, is that its name, and does the broker's access list (headgate access export) allow this user?`;
   forget = (topic) => this.#places.delete(topic); // its leader has refused it, so it may be elsewhere
   #find(topic, places) {
-    const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));
+    const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }, performance.now() + this.#connectMs));
     const ask = async (number) => ((await isAt(number)) ? number : Promise.reject());
     const none = ({ errors }) => (errors.some(Boolean) ? Promise.reject(errors.find(Boolean, this.forget(topic))) : places[0]); // one that does not answer may have it
     return Promise.any(places.map(ask)).catch(none);

@@ -1,7 +1,7 @@
 // Types of @headgate/client. Ids, offsets and segments are BigInt.
 export interface BrokerOptions {
   host: string; port: number | string; cluster: string; clientId?: string;
-  /** How long a call may wait for the broker, a daemon or a leader that has never answered; default 30 000. */
+  /** How long a call may wait for the broker, a daemon or a leader that has never answered, or does not say whether it has a topic; default 30 000. */
   connectTimeoutMs?: number;
   /** Further options of mqtt.js, such as `username`, `ca`, `cert`, `key` and `password`. These may be functions, which are called for each connection. */
   mqtt?: Record<string, unknown> & { password?: string | (() => string) };

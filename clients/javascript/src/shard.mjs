@@ -1,7 +1,7 @@
 // One shard as a client sees it: which leader to believe, and requests that are repeated until it replies.
 //
 // Any program can forge an announcement, so an announcement is only a reason to ask.
-import { rejection, warn } from "./errors.mjs";
+import { HeadgateError, rejection, warn } from "./errors.mjs";
 import { jittered, sleep } from "./waiting.mjs";
 
 const [REPLY_MS, LONGEST_REPLY_MS] = [5000, 16_000];
@@ -28,9 +28,7 @@ export class Shard {
     this.#connection = connection;
     this.number = number;
   }
-  get connected() {
-    return this.#connection.session !== null;
-  }
+  get connected() { return this.#connection.session !== null; }
   close = () => (this.#isClosed = true);
   send = (body, onReply, epoch = this.epoch) => this.#connection.send(this.number, body, epoch, onReply);
   forget = (ids) => ids.forEach((id) => this.#connection.replies.delete(id));
@@ -64,18 +62,19 @@ export class Shard {
     this.epoch = leader_epoch;
     this.onLeader();
   }
-  /** Send `body` until the leader replies; return its answer with its epoch. Throws a refusal that is final. */
-  async ask(body) {
+  /** Send `body` until the leader replies, `deadline` at the latest; return its answer with its epoch. Throws a refusal that is final. */
+  async ask(body, deadline = Infinity) {
     const connection = this.#connection;
     const [ids, call] = [[], { reply: null, last: null }];
     try {
       for (let pauseMs = FIRST_PAUSE_MS, waitMs = REPLY_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
         if (connection.failure) throw connection.failure;
+        if (performance.now() >= deadline) throw new HeadgateError(`no leader of shard ${this.number} answers`);
         const [epoch, session, attempt] = [this.epoch, connection.session, {}];
         const isSame = () => epoch === this.epoch && session === connection.session && !connection.failure;
         Object.assign(call, { reply: null, last: attempt });
         ids.push(this.send(body, (reply) => this.#onReply(reply, epoch, attempt, call)));
-        const until = performance.now() + waitMs;
+        const until = Math.min(performance.now() + waitMs, deadline);
         while (!call.reply && isSame() && performance.now() < until) await connection.changed.wait(until - performance.now());
         const { leader_epoch, body: answer } = call.reply ?? {};
         if (answer?.type === "rejected" && !["not_leader", "unavailable"].includes(answer.verdict)) throw rejection(answer);

@@ -60,7 +60,6 @@ def test_a_dry_run_only_shows_what_would_go_and_yes_on_a_terminal_executes_what_
     assert (0, True, []) == (tried.exit_code, shown in tried.output, changes(orders)), tried.stderr
     context.is_terminal = True
     done = invoke(*command, stdin="y\n")
-
     assert 0 == done.exit_code, done.stderr
     assert shown in done.stderr
     assert 1 == len(changes(orders))
