@@ -30,10 +30,10 @@ async def compacted_objects(
 ) -> Manifest:
     """Do the same without the manifest, which is returned."""
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    at_ms = 0
+    at_ms = term_id = 0
     for number in range(first, last + 1):
-        at_ms = (await ledger.header(number)).at_ms
-        found = (await ledger.read_records(number))[1]
+        header, found = await ledger.read_records(number)
+        at_ms, term_id = header.at_ms, header.term_id
         for values in zip(*(getattr(found, name) for name in _NAMES), strict=True):
             row = dict(zip(_NAMES, values, strict=True))
             size = len(row["key"]) + len(row["value"]) + header_bytes(row["headers"])
@@ -56,6 +56,7 @@ async def compacted_objects(
         level=0,
         written_at_ms=written_at_ms,
         last_at_ms=at_ms,
+        last_term_id=term_id,
         facts=facts,
         facts_checksum=checksum(b""),
         objects=objects,

@@ -40,6 +40,7 @@ from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import HeadgateError
+from headgate.ledger.ledger import if_exists
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
 
@@ -144,17 +145,17 @@ class BacklogJob:
             return empty
         last, table = compacted
         rows = merge_rows(merged_rows(table).get(empty.shard, ()))
-        result = replace(empty, watermark=last.last, rows=rows, at_ms=last.last_at_ms)
+        result = replace(empty, watermark=last.last, rows=rows, at_ms=last.last_at_ms, term_id=last.last_term_id)
         return await publish_result(self._chunks.store, result) if publish else result
 
     async def _newest_result(self, shard: int, ledger: CountedLedger) -> Result:
         """Return the newest result; the one in memory if it is still the newest, which saves reading it."""
         last = self._last.get(shard)
-        if last is not None and last.watermark and last.ledger_id == ledger.ledger_id:
-            newest = await watermarks(self._results, shard, after=last.watermark - 1)
-            if newest == [last.watermark] and await self._chunks.has(shard, last.watermark, last.at_ms):
-                return last
         try:
+            if last is not None and last.watermark and last.ledger_id == ledger.ledger_id:
+                newest = await watermarks(self._results, shard, after=last.watermark - 1)
+                if newest == [last.watermark]:
+                    return await self._of_this_history(last)
             return await self._of_this_history(await newest_of_ledger(self._results, shard, ledger))
         except ForeignResultError:
             if self._results is not self._chunks.store:
@@ -164,10 +165,12 @@ class BacklogJob:
             return Result(shard, 0, (), 0, ledger.ledger_id)
 
     async def _of_this_history(self, found: Result) -> Result:
-        if found.watermark and not await self._chunks.has(found.shard, found.watermark, found.at_ms):
+        header_of = partial(self._chunks.header, found.shard)
+        header = await if_exists(header_of, found.watermark) if found.watermark else None
+        if header is not None and not header.is_of(found.at_ms, found.term_id):
             raise ForeignResultError(
-                f"{result_path(found.shard, found.watermark)} counts a chunk of another time than the ledger has: an "
-                "older ledger was put back; publish elsewhere (--out), or move the results away"
+                f"{result_path(found.shard, found.watermark)} counts a chunk of another time or term than the ledger "
+                "has: an older ledger was put back; publish elsewhere (--out), or move the results away"
             )
         return found
 
@@ -183,7 +186,11 @@ class BacklogJob:
 
     async def _count_batch(self, due: Mapping[int, range], outcome: RunOutcome, *, publish: bool) -> None:
         began = asyncio.get_running_loop().time()
-        counted = await self._count_shards(due, outcome)
+        # Of the last chunks, as the count begins: an older ledger that is put back during the count has others.
+        headers, counted = await asyncio.gather(
+            outcome.collect(due, lambda shard: self._chunks.header(shard, due[shard][-1])),
+            self._count_shards(due, outcome),
+        )
         self._chunks_per_job = next_chunks(
             self._chunks_per_job,
             counted=sum(map(len, due.values())),
@@ -195,10 +202,11 @@ class BacklogJob:
         async def merge(shard: int) -> Result:
             before = outcome.results[shard]
             rows = next_result(before.rows, counted[shard].rows)
-            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=counted[shard].at_ms)
+            at_ms, term_id = counted[shard].at_ms, headers[shard].term_id
+            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=at_ms, term_id=term_id)
             return await publish_result(self._results, result) if publish else result
 
-        merged = await outcome.collect(counted, merge)
+        merged = await outcome.collect(headers.keys() & counted.keys(), merge)
         outcome.results |= merged
         outcome.chunks += sum(len(due[shard]) for shard in merged)
         if publish:

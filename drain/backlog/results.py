@@ -45,6 +45,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     watermark: int
     at_ms: int = 0
+    term_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Result:
     """The time of that chunk by its leader's clock."""
     ledger_id: str = ""
     """The id of the ledger that was counted; empty if it had none."""
+    term_id: int = 0
+    """The id of the term that wrote the last chunk; 0: an older version has counted."""
 
 
 def result_folder(shard: int) -> str:
@@ -73,9 +76,7 @@ def result_path(shard: int, watermark: int) -> str:
 async def newest_result(store: Store, shard: int) -> Result:
     """Return the newest result of ``shard``; an empty one with watermark 0 if there is none.
 
-    Raises:
-        ResultError: the newest result is damaged, or has another format.
-        StoreUnavailableError: the store is unreachable.
+    Raises ResultError (damaged, or of another format) or StoreUnavailableError.
     """
     found = await watermarks(store, shard)
     return await read_result(store, shard, found[-1]) if found else Result(shard, 0, ())
@@ -84,9 +85,7 @@ async def newest_result(store: Store, shard: int) -> Result:
 async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> Result:
     """Return the newest result of ``shard`` of ``ledger``; an empty one with watermark 0 if there is none.
 
-    Raises:
-        ForeignResultError: the newest one counts another ledger.
-        ResultError, StoreUnavailableError: see `newest_result`.
+    Raises ForeignResultError (the newest one counts another ledger), and what `newest_result` raises.
     """
     found = await newest_result(store, shard)
     if found.watermark and found.ledger_id != ledger.ledger_id:
@@ -105,7 +104,7 @@ async def newest_of_history(store: Store, shard: int, ledger: CountedLedger) -> 
     """
     found = await newest_of_ledger(store, shard, ledger)
     header = await if_exists(Ledger(store, shard).header, found.watermark) if found.watermark else None
-    if found.watermark and (header is None or header.at_ms != found.at_ms):
+    if found.watermark and (header is None or not header.is_of(found.at_ms, found.term_id)):
         raise ForeignResultError(
             f"{result_path(shard, found.watermark)}: its last chunk is missing, or is another one now"
         )
@@ -137,9 +136,8 @@ async def read_result(store: Store, shard: int, watermark: int) -> Result:
 async def publish_result(store: Store, result: Result) -> Result:
     """Create ``result``, delete the oldest ones, and return the result that is stored now.
 
-    Raises:
-        StoreError: it could not be written; after OutcomeUnknownError the next run reads the outcome.
-        ResultError: another run was first, and its result cannot be read.
+    Raises StoreError (not written; after OutcomeUnknownError the next run reads the outcome), or ResultError: another
+    run was first, and its result cannot be read.
     """
     try:
         await create_own(store, result_path(result.shard, result.watermark), encode_result(result))
@@ -157,9 +155,8 @@ async def publish_result(store: Store, result: Result) -> Result:
 
 def encode_result(result: Result) -> bytes:
     """Return ``result`` as Parquet bytes; equal results give equal bytes."""
-    header = _Header(
-        format=FORMAT, ledger_id=result.ledger_id, shard=result.shard, watermark=result.watermark, at_ms=result.at_ms
-    )
+    of_result = {name: getattr(result, name) for name in _Header.__struct_fields__ if name != "format"}
+    header = _Header(format=FORMAT, **of_result)
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
     pq.write_table(_table(result.shard, result.rows, schema), sink, compression="snappy")
@@ -182,7 +179,7 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
     rows = msgspec.convert(table.to_pylist(), tuple[StateRow, ...])
-    return Result(shard, watermark, rows, header.at_ms, header.ledger_id)
+    return Result(shard, watermark, rows, header.at_ms, header.ledger_id, header.term_id)
 
 
 def _table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema) -> pa.Table:

@@ -90,11 +90,8 @@ class CompactionJob:
     async def run(self, shard: int) -> list[compacted.Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
 
-        Raises:
-            RunError: Spark failed, or its output differs from the facts. Nothing of the range is
-                visible then.
-            LedgerError: a chunk, manifest or result is damaged.
-            StoreError: the store failed; the next run continues from what is stored.
+        Raises RunError (Spark failed, or its output differs from the facts: nothing of the range is visible then),
+        LedgerError (a chunk, manifest or result is damaged) or StoreError: the next run continues from what is stored.
         """
         written: list[compacted.Manifest] = []
         while (manifest := await self.compact_next(shard)) is not None:
@@ -127,8 +124,11 @@ class CompactionJob:
         if planned is None:
             return None
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
-        header = Ledger(self.store, shard).header
-        last_at_ms = sources[-1].last_at_ms if sources else (await header(planned.range.last)).at_ms
+        if sources:
+            last_at_ms, last_term_id = sources[-1].last_at_ms, sources[-1].last_term_id
+        else:
+            header = await Ledger(self.store, shard).header(planned.range.last)
+            last_at_ms, last_term_id = header.at_ms, header.term_id
         # A chunk that is ahead by more was written by a clock that was wrong, so its age is unknown.
         if abs(began_ms - last_at_ms) < self._settings.delay_seconds * 1000:
             return None
@@ -140,9 +140,9 @@ class CompactionJob:
             else None
         )
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
-        return await self.published.publish(await self._written(work, last_at_ms), began_ms)
+        return await self.published.publish(await self._written(work, last_at_ms, last_term_id), began_ms)
 
-    async def _written(self, work: _CompactionWork, last_at_ms: int) -> compacted.Manifest:
+    async def _written(self, work: _CompactionWork, last_at_ms: int, last_term_id: int = 0) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         planned = work.planned
         inputs, size_bytes = work.merged_objects() if work.sources else await self._chunks(work)
@@ -162,6 +162,7 @@ class CompactionJob:
             level=planned.level,
             written_at_ms=self._now_ms(),
             last_at_ms=last_at_ms,
+            last_term_id=last_term_id,
             facts=facts_path,
             facts_checksum=checksum(facts_data),
             objects=objects,

@@ -31,9 +31,7 @@ class PublishedRanges:
     async def publish(self, manifest: compacted.Manifest, began_ms: int) -> compacted.Manifest:
         """Create the manifest of a run that began at ``began_ms``; return the one that counts.
 
-        Raises:
-            RunError: the rules forbid it. The run's folder is swept, like that of a run that has died.
-            StoreError: the store failed.
+        Raises StoreError, or RunError: the rules forbid it, and the folder is swept, like that of a run that died.
         """
         shard = manifest.shard
         if reason := await self._refusal(manifest, began_ms):
@@ -77,7 +75,7 @@ class PublishedRanges:
         ranges = await compacted.manifest_ranges(self._store, manifest.shard)
         last = await if_exists(Ledger(self._store, manifest.shard).header, manifest.last)
         is_trimmed = last is None and manifest.last <= compacted_through(ranges_to_read(ranges))
-        if not is_trimmed and (last is None or last.at_ms != manifest.last_at_ms):
+        if not is_trimmed and (last is None or not last.is_of(manifest.last_at_ms, manifest.last_term_id)):
             return f"chunk {manifest.last} is missing or another one by now: an older ledger was put back"
         return await self._missing(manifest) or refusal(
             manifest.range,
@@ -89,9 +87,7 @@ class PublishedRanges:
     async def sweep(self, shard: int) -> int:
         """Delete replaced ranges and folders that no manifest names, after their delays; return their number.
 
-        Raises:
-            LedgerError: a range that replaces others is not intact. Nothing that it replaces is deleted.
-            StoreError: the store failed.
+        Raises StoreError, or LedgerError: a range that replaces others is not intact, so nothing of them is deleted.
         """
         return await self._sweep_ranges(shard) + await self._sweep_orphans(shard)
 

@@ -116,9 +116,9 @@ class ExternalTopicCounter:
 
     def _drop_others(self, result: Result) -> None:
         """Drop what is not of the topics in the ledger of a shard (rule 4)."""
-        watermark, at_ms = self._newest.get(result.shard, (0, result.at_ms))
-        self._newest[result.shard] = result.watermark, result.at_ms
-        is_older = result.watermark < watermark or (result.watermark == watermark and result.at_ms != at_ms)
+        watermark, term_id = self._newest.get(result.shard, (0, result.term_id))
+        self._newest[result.shard] = result.watermark, result.term_id
+        is_older = result.watermark < watermark or (result.watermark == watermark and result.term_id != term_id)
         existing = set[int]() if is_older else {row.topic_id for row in result.rows}
         for shard, topic_id in [*self._counted]:
             if shard == result.shard and topic_id not in existing:

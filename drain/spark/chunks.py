@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 
 from drain.protocol import CountedLedger
 from headgate.errors import ConfigError, LedgerError
+from headgate.ledger.chunk import ChunkHeader
 from headgate.ledger.identity import read_ledger_id
-from headgate.ledger.ledger import Ledger, if_exists, shard_folders
+from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.objects import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
@@ -55,10 +56,8 @@ class LedgerChunks:
     async def identify(self) -> CountedLedger:
         """Return the ledger that is stored at the URL now.
 
-        Raises:
-            LedgerReplacedError: it is another one than before. What was counted must not be merged with it.
-            LedgerError: its id is unusable, or has disappeared.
-            StoreUnavailableError: the store is unreachable.
+        Raises LedgerReplacedError (another one than before: what was counted must not be merged with it), LedgerError
+        (its id is unusable, or has disappeared) or StoreUnavailableError.
         """
         url, before = self._ledger.url, self._ledger.ledger_id
         found = await read_ledger_id(self.store, url)
@@ -70,12 +69,7 @@ class LedgerChunks:
         return self._ledger
 
     async def shards(self) -> list[int]:
-        """Return the shards that have a folder.
-
-        Raises:
-            ConfigError: there is none.
-            StoreUnavailableError: the store is unreachable.
-        """
+        """Return the shards that have a folder; raises ConfigError (there is none) or StoreUnavailableError."""
         if not (found := await shard_folders(self.store)):
             raise ConfigError(f"no shard found in {self.url}: check the ledger's URL, or name the shards")
         return found
@@ -83,9 +77,7 @@ class LedgerChunks:
     async def newer_than(self, shard: int, watermark: int, up_to: int = 0) -> range:
         """Return the numbers of the chunks after ``watermark``, up to ``up_to``; 0: to the end.
 
-        Raises:
-            LedgerError: a gap in the numbers, or no chunk ``watermark``; both are known if chunks are listed.
-            StoreUnavailableError: the store is unreachable.
+        Raises StoreUnavailableError, or LedgerError if a listing shows a gap in the numbers, or no chunk ``watermark``.
         """
         if up_to and await self.exists(shard, max(watermark, up_to)):
             return range(watermark + 1, up_to + 1)
@@ -113,10 +105,9 @@ class LedgerChunks:
                 number += step
         return number
 
-    async def has(self, shard: int, number: int, at_ms: int) -> bool:
-        """Return whether chunk ``number`` is of ``at_ms``, or missing. Neither: an older ledger was put back."""
-        header = await if_exists(Ledger(self.store, shard).header, number)
-        return header is None or header.at_ms == at_ms
+    async def header(self, shard: int, number: int) -> ChunkHeader:
+        """Return the header of a chunk; raises ObjectMissingError, LedgerError or StoreUnavailableError."""
+        return await Ledger(self.store, shard).header(number)
 
     async def exists(self, shard: int, number: int) -> bool:
         """Return whether a chunk exists, with one request instead of a listing; raises StoreUnavailableError."""

@@ -97,6 +97,10 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
     facts: int = -1
     """How many rows state a fact that is no record; -1: an older version, which does not say it, wrote the chunk."""
 
+    def is_of(self, at_ms: int, term_id: int) -> bool:
+        """Return whether it is of this time and term; 0: the term is not known. Times may be equal for hours."""
+        return self.at_ms == at_ms and term_id in (0, self.term_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

@@ -60,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     written_at_ms: int
     """Clock of its writer, milliseconds since 1970."""
     last_at_ms: int
+    last_term_id: int = 0
+    """Id of the term that wrote the last chunk; 0: an older version compacted it."""
     facts: str
     """Path of the object that aggregates the facts of these chunks."""
     facts_checksum: int

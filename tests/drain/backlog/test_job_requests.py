@@ -15,10 +15,10 @@ from tests.support.fakes.object_store import FakeStore
 SHARDS = 32
 
 
-def chunk(shard: int, number: int = 1, *, at_ms: int = 1) -> bytes:
+def chunk(shard: int, number: int = 1, *, term_id: int = 1) -> bytes:
     builder = ChunkBuilder()
     builder.add(e.TermStarted(leader_epoch=number, instance="a"))
-    return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=at_ms)
+    return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=1, term_id=term_id)
 
 
 async def count_nothing(due: Mapping[int, range]) -> Mapping[int, Counted]:
@@ -41,4 +41,4 @@ async def test_many_shards_are_listed_at_the_same_time(tmp_path: Path) -> None:
         store.objects = {path: data for path, data in store.objects.items() if path.startswith("chunks")}
         job = BacklogJob(chunks, count_nothing)
 
-    assert seconds == [1 + 5.0, 1 + 2 * 5.0], "once for the id, and as often as a shard needs for each group of shards"
+    assert seconds == [1 + 6.0, 1 + 2 * 6.0], "once for the id, and as often as a shard needs for each group of shards"

@@ -62,19 +62,16 @@ async def test_results_of_another_cluster_elsewhere_are_neither_merged_nor_delet
     before = dict(elsewhere.objects)
     outcome = await CountedChunks(tmp_path, elsewhere).job.run([0])
 
-    assert OTHER in outcome.failures[0]
-    assert OWN in outcome.failures[0]
-    assert "--out" in outcome.failures[0]
+    assert all(text in outcome.failures[0] for text in (OTHER, OWN, "--out"))
     assert elsewhere.objects == before
 
 
 async def test_a_result_that_another_ledger_published_meanwhile_is_not_taken_for_this_one(tmp_path: Path) -> None:
     elsewhere = FakeStore()
     counted = CountedChunks(tmp_path, elsewhere)
-    before = Result(0, 3, (), ledger_id=OTHER)
 
     async def count(_: Mapping[int, range]) -> Mapping[int, Counted]:
-        await publish_result(elsewhere, before)
+        await publish_result(elsewhere, Result(0, 3, (), ledger_id=OTHER))
         return {0: Counted((), 1)}
 
     counted.job._count = count
@@ -83,10 +80,10 @@ async def test_a_result_that_another_ledger_published_meanwhile_is_not_taken_for
 
 @pytest.mark.parametrize("remembered", [True, False], ids=["in memory", "published"])
 async def test_a_count_of_a_ledger_that_was_put_back_is_not_continued(tmp_path: Path, remembered: bool):
-    """It has grown past what was counted, under the same id."""
+    """It has grown past what was counted, under the same id, while ledger time waits for a clock that was ahead."""
     counted = CountedChunks(tmp_path)
     await counted.job.run([0])
-    counted.store.objects |= {chunk_path(0, n): chunk(0, n, at_ms=5) for n in (3, 4)}
+    counted.store.objects |= {chunk_path(0, n): chunk(0, n, term_id=5) for n in (3, 4)}
     if not remembered:
         counted.job._last.clear()
     await counted.job.run([0])

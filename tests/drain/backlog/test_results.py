@@ -29,6 +29,6 @@ def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
     ids=["a timestamp index", "a bucket"],
 )
 def test_a_result_is_read_back_unchanged(row):
-    result = Result(3, 7, (row,), at_ms=1234)
+    result = Result(3, 7, (row,), at_ms=1234, term_id=9)
 
     assert decode_result(encode_result(result), shard=3, watermark=7) == result

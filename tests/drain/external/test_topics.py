@@ -133,7 +133,7 @@ async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(t
     assert (later.as_of_ms, later.reason) == (1000, "")
 
 
-@pytest.mark.parametrize("other", [Result(0, 4, ROWS), Result(0, 5, ROWS, at_ms=9)], ids=["shorter", "as long"])
+@pytest.mark.parametrize("other", [Result(0, 4, ROWS), Result(0, 5, ROWS, term_id=9)], ids=["shorter", "as long"])
 async def test_a_count_does_not_outlast_its_ledger_that_was_put_back_to_an_older_state(tables, other) -> None:
     """The id may be that of another topic by then."""
     async with tables.working():
