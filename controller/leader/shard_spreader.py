@@ -228,6 +228,7 @@ class ShardSpreader:
             return failed.problem
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CONTEND_SECONDS
+        await self._look()  # The operator may just have ended a maintenance. Without an answer, the last view counts.
         problem = self._transfer_problem(shard, daemon)
         while problem == _not_contending(shard, daemon) and loop.time() < deadline:
             await asyncio.sleep(CONTEND_CHECK_SECONDS)

@@ -221,7 +221,7 @@ def judge_folder(
             remedy = f"mount its disk, or put the ledger back; of a new cluster only, {remedy}"
         return warning(name, f"{folder} does not exist", remedy)
     if not writable:
-        return problem(name, f"this user cannot write in {folder}", "chown it to the user of the daemon")
+        return problem(name, f"this user cannot write in {folder}", "chown it to the daemon's user, or remount it rw")
     if mode & 0o002 and not mode & 0o1000:
         return problem(name, f"every user can write in {folder}", f"chmod o-w {folder}")
     return ok(name, f"{folder} is writable, for this user and its group")
