@@ -115,11 +115,12 @@ def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCl
 def test_a_dry_run_shows_what_would_go_and_changes_nothing(
     command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster
 ):
-    tried = invoke(*command, "--dry-run")
+    for words in (("--dry-run",), ("--dry-run", "--yes")):
+        tried = invoke(*command, *words)
 
-    assert 0 == tried.exit_code, tried.stderr
-    assert shown in (tried.stderr if command[1] == "drop" else tried.stdout)
-    assert [] == changes(orders)
+        assert 0 == tried.exit_code, tried.stderr
+        assert shown in (tried.stderr if command[1] == "drop" else tried.stdout)
+        assert [] == changes(orders)
 
 
 @pytest.mark.parametrize(

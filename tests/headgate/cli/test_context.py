@@ -1,6 +1,7 @@
 """The options of every command that speaks to a cluster: `--config` and `--timeout`."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -53,3 +54,20 @@ def test_every_client_of_a_command_has_the_timeout(tmp_path):
     opened = context.open_admin(), context.open_producer(name=None), context.open_consumer(**consumed)
 
     assert [each._lease.timeout_seconds for each in opened] == [2.5] * 3
+
+
+@pytest.mark.parametrize(("asks", "sees"), [(True, True), (True, False), (False, True)])
+def test_a_person_is_asked_who_sees_the_question_and_can_answer(asks, sees, monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: asks))
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: sees))
+
+    assert CommandContext().can_ask() == (asks and sees)
+
+
+def test_clusters_of_one_name_with_another_ledger_are_not_the_same(tmp_path):
+    contexts = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        contexts.append(CommandContext(client_file(tmp_path / name)))
+
+    assert [True, False] == [contexts[0].is_same_cluster(each) for each in contexts]

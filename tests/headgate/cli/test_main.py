@@ -274,9 +274,10 @@ def test_names_are_completed(line: str, names: list[str], context: InProcessCont
     assert (names, "") == completions(context, line)
 
 
+@pytest.mark.parametrize("error", [NoLeaderError("no broker"), TimeoutError()], ids=repr)
 def test_a_cluster_that_does_not_answer_has_no_names_and_prints_nothing(
-    context: InProcessContext, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    error: Exception, context: InProcessContext, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(FakeAdmin, "list_topics", AsyncMock(side_effect=NoLeaderError("no broker")))
+    monkeypatch.setattr(FakeAdmin, "list_topics", AsyncMock(side_effect=error))
 
     assert ([], "") == completions(context, "headgate read ")

@@ -46,6 +46,8 @@ def test_the_rest_of_many_blocked_subscriptions_is_counted(invoke, context):
 class Watched:
     """Pauses of a watched view: each replaces the answer to come, and the last one is Ctrl-C."""
 
+    number = signal.SIGINT
+
     def __init__(self, context, monkeypatch, *overviews):
         self.seconds = []
         self._overviews = iter(overviews)
@@ -57,7 +59,7 @@ class Watched:
         try:
             self._cluster.overview = next(self._overviews)
         except StopIteration:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.number)
             await asyncio.sleep(60)
 
 
@@ -72,6 +74,14 @@ def test_a_watched_cluster_is_shown_until_ctrl_c(invoke, context, monkeypatch):
     assert ("billing" in second, "audit" in second) == (False, True)
     assert watched.seconds == [2.0, 2.0]
     assert "\x1b" not in result.stdout
+
+
+def test_sigterm_ends_a_watched_view_as_it_ends_each_command(invoke, context, monkeypatch):
+    context.cluster.overview = overview()
+    monkeypatch.setattr(Watched, "number", signal.SIGTERM)
+    Watched(context, monkeypatch)
+
+    assert 143 == invoke("status", "--watch").exit_code
 
 
 def test_watched_json_has_one_line_for_each_answer(invoke, context, monkeypatch):

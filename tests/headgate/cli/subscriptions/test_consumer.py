@@ -1,5 +1,7 @@
 """`headgate consumer`: tables, documents, requests and questions."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -18,6 +20,18 @@ def orders(cluster: FakeCluster) -> None:
     cluster.subscriptions += [
         replace(subscription("orders", "billing"), consumers=(one, two)),
         replace(subscription("orders", "audit"), consumers=()),
+    ]
+
+
+def test_consumers_are_listed_with_where_they_run_and_when_they_were_heard(invoke: Invoke) -> None:
+    plain, verbose = (invoke("consumer", "list", "orders", *more).stdout.splitlines() for more in ((), ("--verbose",)))
+
+    assert ["orders", "billing", "reader-1", "connected", "0"] == plain[2].split()
+    assert ["reader-1", "connected", "node-a", "0.1.0", "2026-01-01", "00:00", "3", "s", "0"] == verbose[2].split()[2:]
+    assert ["reader-2", "disconnected", "-", "-", "-", "-", "none:", "it"] == verbose[3].split()[2:10]
+    found = json.loads(invoke("consumer", "list", "orders", "billing", "--json").stdout)
+    assert [("orders", "billing", "reader-1"), ("orders", "billing", "reader-2")] == [
+        (*each.values(),)[:3] for each in found
     ]
 
 
