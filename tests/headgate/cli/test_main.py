@@ -249,6 +249,7 @@ def completions(context: InProcessContext, line: str) -> tuple[list[str], str]:
     """Return the completions of the last word of ``line``, and what is on standard error."""
     given = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_HEADGATE_COMPLETE": "bash_complete"}
     result = CliRunner().invoke(main, [], prog_name="headgate", obj=context, env=given)
+    assert not isinstance(result.exception, Exception)
     return [each.partition(",")[2] for each in result.stdout.splitlines() if each], result.stderr
 
 

@@ -1,5 +1,6 @@
 """`headgate doctor`: what a client checks, against servers of the test, and what the command does with findings."""
 
+import asyncio
 import json
 import socket
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from headgate.cli.cluster.client_checks import client_findings
 from headgate.errors import NoLeaderError, RequestRejectedError
+from headgate.ledger.ledger import Ledger
 from tests.support.fakes.cli_client import FakeAdmin
 from tests.support.samples.cluster_overviews import cluster as overview
 from tests.support.samples.ledgers import WrittenLedger
@@ -82,6 +84,16 @@ async def test_a_cluster_that_does_not_answer_and_a_ledger_that_is_away_are_both
     assert store.remedy.startswith("mount the ledger's disk there")
 
 
+async def test_a_store_that_does_not_answer_is_given_up(configured, context, monkeypatch):
+    monkeypatch.setattr("headgate.cli.cluster.client_checks.STORE_SECONDS", 0.01)
+    monkeypatch.setattr(Ledger, "newest", lambda _: asyncio.Event().wait())
+    async with scripted_broker(connack()) as port:
+        configured(port)
+        *_, store = await client_findings(context)
+
+    assert ("store", "problem", True) == (store.check, store.level, "did not answer within 0.01 s" in store.text)
+
+
 async def test_a_missing_right_is_a_warning(configured, context, monkeypatch):
     refused = RequestRejectedError("forbidden", "user 'eve' may not describe all topics")
     monkeypatch.setattr(FakeAdmin, "describe_cluster", AsyncMock(side_effect=refused))
@@ -110,6 +122,9 @@ async def test_an_invalid_configuration_is_the_only_finding(configured, context)
     assert ("configuration", "problem") == (found.check, found.level)
     assert "correct it, or name another one with --config" == found.remedy
     assert "broker_port" in found.text
+    configured(1, 'username = "me"\npassword_file = "none"\n')
+    (found,) = await client_findings(context)
+    assert found.text.startswith(f"{context.config}: password_file: cannot read ")
 
 
 # The command

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from headgate.cli.cluster.judgements import judge_cluster
-from headgate.cli.cluster.status import MAX_SUBSCRIPTIONS, report_lines, subscription_rows
+from headgate.cli.cluster.status import MAX_DEGRADED, MAX_SUBSCRIPTIONS, led_shards, report_lines, subscription_rows
 from headgate.protocol.requests import RaiseLevel, SetMaintenance
-from headgate.views.cluster import ComponentInfo, FeatureLevel
+from headgate.views.cluster import ComponentInfo, FeatureLevel, ShardInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, daemon, subscription, totals, unreachable
 from tests.support.samples.cluster_overviews import cluster as overview
 
@@ -167,6 +167,22 @@ def test_what_is_wrong_is_said_with_its_reason():
     ]
     (headline, *_) = report_lines(overview(daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"),)))
     assert headline.endswith("each has a leader; complete; degraded")
+
+
+def test_what_does_not_fit_is_counted_and_what_is_wrong_is_not_left_out(invoke, context):
+    degraded = [daemon(f"a{number}", OTHER_LEDGER, state="degraded") for number in range(MAX_DEGRADED)]
+    wrong = [*degraded, daemon("y", OTHER_LEDGER, state="not_ready"), daemon("b")]
+    lines = report_lines(overview(daemons=wrong, leaders=("y",), totals=totals(daemons=len(wrong))))
+
+    assert (True, False) == (
+        "y  not ready, 0.1.0, up 3 min, drain not ready, http://y:9464" in lines,
+        "b  re" in str(lines),
+    )
+    assert ["and 2 more; see --json", "  and 1 more; see --json"] == [line for line in lines if "more" in line]
+    terms = [ShardInfo(shard=shard, leader_epoch=term, daemon="a") for shard, term in enumerate((1, 1, 4))]
+    assert "0-1 (term 1), 2 (term 4)" == led_shards(terms)
+    invoke("status")
+    assert 4 == context.wait_seconds(), "someone waits who looks because something is broken"
 
 
 def test_the_longest_blocked_come_first_and_then_the_largest_backlogs():

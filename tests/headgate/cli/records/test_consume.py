@@ -37,6 +37,7 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         (b"", '""'),
         ("ä".encode(), '"ä"'),
         (b'{\n  "a": 1\r\n}', '{"a":1}'),
+        (b'{"a":\r1}', '{"a":1}'),
     ],
 )
 def test_a_value_is_printed_as_json_or_text(value: bytes, shown: str):
@@ -67,6 +68,13 @@ def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
     result = invoke("consume", "orders", "billing", *options)
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_it_ends_after_so_many_records_and_an_existing_subscription_continues(invoke: Invoke, orders: FakeCluster):
+    found = consumed(invoke, "--max", "3", "--from", "2026-01-31T18:00:00Z")
+
+    assert ([1, 2, 3], [(0, 1), (1, 0)]) == ([each["value"]["n"] for each in found], sorted(orders.acknowledged))
+    assert [True] == [each.if_absent for each in orders.calls]
 
 
 def test_it_prints_until_it_has_caught_up_and_acknowledges_the_last_record_of_each_segment(

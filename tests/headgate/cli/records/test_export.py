@@ -1,19 +1,24 @@
 """`headgate export`: what it prints, what it reports to its subscription, and what it refuses before it reads."""
 
+import asyncio
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from headgate import SubscriptionType
+from headgate.errors import NoLeaderError
+from headgate.lakehouse.exporter import Exporter
 from headgate.protocol.requests import CreateSubscription, SeekSubscription
 from headgate.views.topics import TopicInfo
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, subscription
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, subscription
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +63,33 @@ def test_records_are_exported_once_and_the_subscription_follows(invoke: Invoke, 
     ]
     assert [b"0.0", b"0.1", b"0.2", b"1.0"] == sorted(pq.read_table(tmp_path / "lake/data")["value"].to_pylist())
     assert invoke(*words, "--skip-pruned").stderr == "exported 0 records in 0 commits\n"
+
+
+def test_it_follows_through_an_outage_and_moves_the_subscription_only_behind_new_records(
+    invoke: Invoke, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, plan = list[float](), Exporter.plan
+
+    async def pause(_: InProcessContext, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    async def planned(self: Exporter) -> Any:
+        if len(pauses) == 1:
+            raise NoLeaderError("no leader")
+        return await plan(self)
+
+    monkeypatch.setattr(InProcessContext, "pause", pause)
+    monkeypatch.setattr(Exporter, "plan", planned)
+    words = ("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--subscription", "lake")
+    result = invoke(*words, "--follow", "--interval", "5")
+
+    assert (130, [5.0] * 3) == (result.exit_code, pauses)
+    waits = "headgate: exported 4 records\nheadgate: waiting 5 s: no leader\nexported 4 records in 1 commit\n"
+    assert waits == result.stderr
+    assert [CreateSubscription, SeekSubscription] == [*map(type, cluster.calls)]
 
 
 def test_the_subscription_moves_in_the_segments_that_are_left_at_the_end(
