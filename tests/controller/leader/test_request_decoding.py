@@ -127,7 +127,7 @@ def test_the_id_of_a_request_is_read_without_decoding_it(number: int) -> None:
         (msgspec.msgpack.encode({"request_id": 7})[:-1], SENDER),
         (msgspec.msgpack.encode({"request_id": 2**40})[:-1], SENDER),
         (msgspec.msgpack.encode({"body": "x" * MAX_SEARCHED_BYTES, "request_id": 7}), SENDER),
-        (packed(), "no user"),
+        (packed(), "shop/till-3/more"),
     ],
     ids=["empty", "text", "too large", "negative", "cut", "cut within", "too late", "no sender"],
 )

@@ -181,6 +181,18 @@ async def test_a_term_that_begins_has_read_what_its_daemon_could_not_read_before
         assert 0 not in b.standby._sizes, "what it leads needs no place among what it follows"
 
 
+async def test_a_follower_forgets_what_it_has_read_from_another_ledger() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading(), Contender(cluster, "b").running() as b:
+        follower = b.controller.follower
+        await until(lambda: follower.state.chunk == 1)
+        cluster.objects[IDENTITY_PATH] = identity_object("f" * 32)
+        async with follower.reading:
+            with pytest.raises(ConfigError):
+                await follower.catch_up()
+            assert 0 == follower.state.chunk
+
+
 async def test_a_term_makes_known_that_its_ledger_has_more_shards() -> None:
     cluster, grown = Cluster(), e.ShardsGrown(counts=(1, 2))
     async with Contender(cluster, "a").leading() as a:

@@ -8,13 +8,16 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from controller.leader.term import begin_term
 from controller.leadership.policy.queue_order import SeenQueue
-from controller.leadership.policy.transitions import Role
-from headgate.errors import StoreUnavailableError
+from controller.leadership.policy.transitions import Event, Role
+from controller.snapshots.restore import apply_new_chunks
+from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.objects import chunk_folder, chunk_path
 from headgate.model import entries as e
 from headgate.protocol.replies import TopicReply
 from headgate.protocol.requests import CreateTopic
+from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore, Fault, Operation
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -57,8 +60,9 @@ async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
         b.store.freeze()
         transfer = a.controller.start_transfer("b", "spread")
         await asyncio.sleep(0.1)
-        b.elections.withdraw(0)
         before = asyncio.get_running_loop().time()
+        async with asyncio.timeout(1):
+            await b.stop()
         assert await transfer == (
             "daemon 'b' does not contend for shard 0 any more: it has ended, lost its session in ZooKeeper, or cannot read "
             "the ledger"
@@ -80,11 +84,19 @@ async def test_one_shard_is_transferred_to_one_daemon_at_a_time() -> None:
         assert await c.controller.start_transfer("b", "spread") == "daemon 'c' does not lead shard 0"
         await first
         await until(lambda: b.leads)
+        b.controller.post(Event.STORE_UNREACHABLE)
+        async with asyncio.timeout(5):
+            assert "the term ended: store unreachable" == await b.controller.start_transfer("a", "spread")
 
 
 async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm_until_it_is_repaired() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, b, _):
+        b.controller.follower.report(LedgerError("a hole"), "read")
+        b.store.fail_next("unavailable", "names", 99)
+        assert "has not seen within 1 s" in str(await a.controller.start_transfer("b", "spread", 1.0)), "unlisted"
+        b.store._next["names"].clear()
+        b.controller.follower.recover()
         b.store.damaged_reads = 1.0
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
         with capture_logs() as logs:
@@ -117,6 +129,29 @@ async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -
     assert problem in [line["problem"] for line in logs if line["event"] == "transfer.abandoned"]
     labels = {"reason": "maintenance", "outcome": "abandoned"}
     assert 1 == a.registry.get_sample_value("headgate_shard_transfers_total", labels)
+
+
+async def test_the_time_in_which_a_successor_has_to_be_ready_does_not_limit_its_term() -> None:
+    async with three(Cluster()) as (a, b, _):
+        held = Held(b.store.create)
+        writes(b, held)
+        transfer = a.controller.start_transfer("b", "operator", 0.5)
+        await until(lambda: a.controller.leader is None)
+        await asyncio.sleep(1)
+        held.allowed.set()
+        assert await transfer is None
+
+
+async def test_a_transfer_has_failed_if_another_daemon_than_the_successor_begins_the_next_term() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        writes(b, Held(b.store.create))
+        transfer = a.controller.start_transfer("b", "operator")
+        await until(lambda: a.controller.leader is None)
+        state = ShardState(0)
+        await apply_new_chunks(cluster.ledger, state)
+        assert await begin_term(cluster.ledger, state, "z", 0, term_id=5)
+        assert "daemon 'z' has begun the newest term" in str(await transfer)
 
 
 async def test_a_daemon_that_cannot_read_the_ledger_does_not_pass_its_successor_over() -> None:
@@ -172,6 +207,7 @@ async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
     abandoned, completed = (line for line in logs if line["event"].startswith("transfer."))
     of_b = {"shard": 0, "successor": "b", "reason": "spread", "problem": problem}
     assert abandoned == of_b | {"event": "transfer.abandoned", "log_level": "warning"}
+    assert ["handover"] == [line["reason"] for line in logs if line["event"] == "term.ended"]
     seconds = a.registry.get_sample_value("headgate_transfer_handover_seconds_sum")
     assert 0.1 < seconds < 2, "the reply to the barrier, and two reads that find the next term"
     of_c = {"shard": 0, "successor": "c", "reason": "maintenance", "handover_seconds": round(seconds, 4)}
