@@ -1,7 +1,8 @@
 """Readers of a STREAM that park keys, and an operator that resumes them: a program of some simulated worlds.
 
 A record fails once or twice, or ends its reader after it has parked its key, which is soon resumed. One world of three
-has ``set-order none``: then a key may have several holders, and rule 3 and the first half of rule 2 remain.
+has ``set-order none``: then a key may have several holders, and rule 3 and the first half of rule 2 remain. In another
+third, the subscription is moved back: what was parked may be parked again, so rules 1 and 3 remain.
 
 1. The records of each key are processed in order for the first time, over those of the stream and those that were parked.
 2. Each parked record is in the dead-letter topic once, and those of a key are there in order, also beside crashes; what
@@ -30,6 +31,9 @@ PARKED, CELLAR = "parked", "cellar"
 READERS: Final = 2
 MAX_ENDINGS: Final = 3
 UNORDERED: Final = 1 / 3
+MOVED: Final = 2 / 3
+MOVES: Final = 3
+"""How often a subscription is moved back: its readers read all chunks again."""
 
 
 class ParkingProgram:
@@ -41,7 +45,9 @@ class ParkingProgram:
         self._failed: Counter[tuple[bytes, bytes]] = Counter()
         self._processed: dict[bytes, set[int]] = {}
         """Key → its records that were processed."""
-        self._ordered = world.plan.rng("order of parked keys").random() >= UNORDERED
+        luck = world.plan.rng("order of parked keys").random()
+        self._ordered, self._moved = luck >= UNORDERED, luck >= MOVED
+        self._moving: asyncio.Task[None] | None = None
         self._endings = 0
         self.resumed = 0
         """Records that were processed after they were parked."""
@@ -64,6 +70,9 @@ class ParkingProgram:
         tasks = self._world.faults.rare.external_tasks
         tasks += [self._world.spawn(self._read(f"parker-{number}", rng)) for number in range(READERS)]
         tasks.append(self._world.spawn(self._resume(rng)))
+        if self._moved:
+            self._moving = self._world.spawn(self._move(self._world.plan.rng("moves of parked keys")))
+            tasks.append(self._moving)
 
     async def _read(self, name: str, rng: random.Random) -> None:
         while True:
@@ -116,13 +125,28 @@ class ParkingProgram:
                                 if not each.is_resuming:
                                     await admin.resume_key(MAIN_TOPIC, PARKED, each.key)
 
+    async def _move(self, rng: random.Random) -> None:
+        """Move the subscription back in one segment, while keys of it are parked and resumed."""
+        for number in range(MOVES):
+            await asyncio.sleep(rng.uniform(5, 40))
+            if not self._world.producing:
+                return
+            topic = self._world.main_state.topics[MAIN_TOPIC]
+            segment = rng.choice(sorted(topic.layout.segments))
+            to = rng.randint(0, topic.subscriptions[PARKED].position(segment))
+            self._world.log("mover", f"moves {PARKED} back in segment {segment} to {to}")
+            with suppress(HeadgateError):
+                async with self._world.client(f"mover-{number}") as client, Admin(client, timeout_seconds=10) as admin:
+                    await admin.seek(MAIN_TOPIC, PARKED, positions={segment: to})
+
     @property
     def is_settled(self) -> bool:
-        """Whether every record is acknowledged, and no key is parked."""
+        """Whether every record is acknowledged, no key is parked, and no move is under way."""
         topic = self._world.main_state.topics[MAIN_TOPIC]
         stream = topic.subscriptions.get(PARKED)
         return (
             stream is not None
+            and (self._moving is None or self._moving.done())
             and not stream.redelivery.parked.keys
             and all(stream.position(each) >= tail.next_offset for each, tail in topic.tails.items())
         )
@@ -135,6 +159,8 @@ class ParkingProgram:
         for each in checker.stored[MAIN_TOPIC]:
             if int(each.value) not in self._processed.get(each.key, set()):
                 raise BrokenPromiseError(f"{PARKED}: {each.key!r} {each.value!r} was not processed")
+        if self._moved:
+            return
         stored = Counter((each.key, each.value) for each in checker.stored[MAIN_TOPIC])
         parked: Counter[tuple[bytes, bytes]] = Counter()
         newest: dict[bytes, int] = {}
