@@ -176,6 +176,19 @@ prints("a store that fails is read again and a machine that slept delivers nothi
   console.log((await slept.register()) ?? slept.mayDeliver);
 });
 
+prints("a segment that was read to its end a moment ago lags by that moment and not by the age of its last record", ["0", "true", "true"], async () => {
+  const membership = { provenHead: 0n, head: 4n };
+  const feed = new Feed({ connection: { changed: { wait: () => feed.end() } }, membership, ledger: { chunk: () => null, compacted: () => null } });
+  const held = new HeldSegment({ segment: 0n, generation: 1n, start_offset: 0n, start_chunk: 5n });
+  feed.newestMs = BigInt(Date.now() - 3_600_000);
+  await feed.read(held);
+  console.log(feed.lagMs([held]));
+  membership.head = 5n; // of another topic, as nearly always in a busy shard
+  console.log(feed.lagMs([held]) < 60_000);
+  held.queued = 1;
+  console.log(feed.lagMs([held]) >= 3_600_000);
+});
+
 prints("records that are read one by one read each chunk once for each segment", ["60"], async () => {
   let reads = 0;
   const rows = (offset) => [{ topic_id: 1n, segment: offset % 2n, fact: "record", offset }];

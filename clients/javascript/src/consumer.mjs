@@ -232,9 +232,8 @@ export class Consumer {
   /** What this consumer has counted, and how far it is behind. */
   metrics() {
     const { all } = this.#holdings;
-    const isBehind = all.some(({ queued, isAtEnd, chunk }) => queued || !(isAtEnd || chunk > this.#membership.head));
-    const lagMs = isBehind ? Math.max(0, Date.now() - Number(this.#feed.newestMs ?? -Infinity)) : 0;
-    return { ...this.#counts, heldSegments: all.length, queuedRecords: all.reduce((sum, { queued }) => sum + queued, 0), lagMs };
+    const queuedRecords = all.reduce((sum, { queued }) => sum + queued, 0);
+    return { ...this.#counts, heldSegments: all.length, queuedRecords, lagMs: this.#feed.lagMs(all) };
   }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;

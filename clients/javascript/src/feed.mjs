@@ -18,18 +18,23 @@ export class Feed {
   #isEnding = false; // read nothing more
 
   /** `parts`: connection, ledger, membership, history, topic and counts of the consumer. */
-  constructor(parts) {
-    Object.assign(this, parts);
-  }
+  constructor(parts) { Object.assign(this, parts); }
   /** Return whether records of a segment are still to be queued. */
   reads = (held) => held.isReadable && !this.#isEnding;
   end = () => this.space.notify((this.#isEnding = true));
 
+  /** Return the age of the newest record that was delivered, or how long ago everything was; 0: everything is. */
+  lagMs(all) {
+    const isBehind = ({ queued, isAtEnd, chunk }) => queued || !(isAtEnd || chunk > this.membership.head);
+    const since = ({ queued, atEndMs }) => Math.max(Number(this.newestMs ?? -Infinity), queued ? -Infinity : atEndMs);
+    return Math.max(0, ...all.filter(isBehind).map((held) => Date.now() - since(held)));
+  }
   /** Read a segment until it ends, or is revoked. */
   async read(held) {
     let missingSince = 0;
     while (this.reads(held) && !held.isAtEnd) {
       const number = held.chunk;
+      if (number > this.membership.head) held.atEndMs = Date.now();
       const isProven = number <= this.membership.provenHead;
       const wasRead = await this.#readChunk(held).catch((error) => this.tolerate(error));
       this.#reportSkipped(held);
@@ -86,13 +91,12 @@ export class Feed {
   }
   /** Queue a row for the program, once there is space. `again`: it was delivered before. `parkedNumber`: of a resumed one. */
   async put(held, row, { deliveryCount = 1, again = deliveryCount > 1, parkedNumber = 0n } = {}) {
-    const waits = !again && !parkedNumber;
-    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (waits && (held.isFull || held.paused));
+    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (!again && !parkedNumber && (held.isFull || held.paused));
     while (isFull() && this.reads(held)) await this.space.wait(POLL_MS);
     if (!this.reads(held)) return;
     const { offset, key, value, timestamp_ms: timestampMs, headers } = row;
-    const [{ segment, generation }, { topic }] = [held, this];
-    const record = { topic, segment, offset, key, value, timestampMs, headers: headers ?? [], generation, deliveryCount, parkedNumber };
+    const about = { topic: this.topic, segment: held.segment, generation: held.generation, deliveryCount, parkedNumber };
+    const record = { ...about, offset, key, value, timestampMs, headers: headers ?? [] };
     this.#queue.push({ held, record });
     if (!parkedNumber) {
       held.queued++;
@@ -113,9 +117,8 @@ export class Feed {
     return true;
   }
   #compacted(number, segment, offset, end = Infinity) {
-    const { topicId } = this.membership;
     const isWanted = (item) =>
-      item.topic_id === topicId && item.segment === segment && item.end_offset > offset && item.first_offset < end;
+      item.topic_id === this.membership.topicId && item.segment === segment && item.end_offset > offset && item.first_offset < end;
     return this.ledger.compacted(number, isWanted);
   }
   /** Return null if it is worth reading again later: the consumer waits until its store is back. */

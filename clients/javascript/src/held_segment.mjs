@@ -14,6 +14,7 @@ export class HeldSegment {
   dropped = false; // another consumer may read it
   queued = 0; // records that are read, and that the program has not taken; resumed ones do not count, here and in the next two
   queuedEnd; // offset after the last record that was queued
+  atEndMs = -Infinity; // when it had last been read as far as chunks were known
   takenEnd; // offset after the last one of them that was taken from the queue
   full = false; // the leader keeps no more failed or parked records of it
   paused = false; // `run` is far enough ahead
@@ -55,9 +56,7 @@ export class HeldSegment {
   get isFull() {
     return this.full || this.parked.size >= MOST_PARKED || this.pending.size >= MOST_PENDING;
   }
-  get isReadable() {
-    return !this.revokedAt && !this.dropped && !this.isGivenBack;
-  }
+  get isReadable() { return !this.revokedAt && !this.dropped && !this.isGivenBack; }
   get hasUnstoredFailure() {
     return [...this.pending.values()].some(({ named }) => named);
   }

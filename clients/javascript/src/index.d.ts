@@ -51,7 +51,7 @@ export interface RunOptions {
 }
 /** How records are collected for one call; default 100 records, of which none waits longer than 1 000 ms for others. */
 export interface BatchPolicy { maxRecords?: number; maxWaitMs?: number }
-/** `rejectedAcknowledgements` came too late. `lagMs`: age of the newest record that was delivered; 0: all are, Infinity: none was. */
+/** `rejectedAcknowledgements` came too late. `lagMs`: age of the newest record that was delivered, or how long ago all were; 0: all are, Infinity: none was. */
 export interface ConsumerMetrics {
   deliveredRecords: number; redeliveredRecords: number; acknowledgedRecords: number; rejectedAcknowledgements: number; handlerCalls: number; handlerMs: number;
   heldSegments: number; queuedRecords: number; lagMs: number;
