@@ -94,6 +94,17 @@ async def test_a_replica_that_receives_no_announcement_reads_every_half_minute(r
                 await asyncio.sleep(100)
 
 
+async def test_a_replica_that_has_lost_the_broker_reads_every_half_minute() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await asyncio.sleep(600)
+        cluster.broker.cut("daemon-b")
+        await asyncio.sleep(301)  # It would have heard of a new chunk when the last pause began.
+        for _ in range(2):
+            await commit(a)
+            await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, 31)
+
+
 async def test_a_term_chunk_whose_write_hangs_is_given_up_in_time_and_logged() -> None:
     cluster = Cluster()
     a = Contender(cluster, "a")
