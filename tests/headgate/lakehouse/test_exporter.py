@@ -21,9 +21,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_path, snapshot_path
 from headgate.reading.topic_position import TopicPosition
 from headgate.views.topics import TopicInfo
-from tests.headgate.reading.test_topic_reader import CHUNKS, possible
 from tests.support.fakes.object_store import FakeStore
-from tests.support.samples.positioned_ledger import LedgerWithPositions
+from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, possible
 
 LEDGER_ID = "0123456789abcdef" * 2
 

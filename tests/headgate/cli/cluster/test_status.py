@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_counted_and_what_is_wrong_is_not_left_out(invoke, 
     terms = [ShardInfo(shard=shard, leader_epoch=term, daemon="a") for shard, term in enumerate((1, 1, 4))]
     assert "0-1 (term 1), 2 (term 4)" == led_shards(terms)
     invoke("status")
-    assert 4 == context.wait_seconds(), "someone waits who looks because something is broken"
+    assert 4 == context.wait_seconds(), "it is run because something is broken"
 
 
 def test_the_longest_blocked_come_first_and_then_the_largest_backlogs():
