@@ -2,15 +2,17 @@
 
 import asyncio
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import BadVersionError, ConnectionLoss
 from kazoo.protocol.states import KazooState
 
-from controller.leadership.election import ElectionEvent, Lost
+from controller.leadership.election import ElectionEvent, LockEvent, Lost
+from controller.leadership.policy.queue_order import QueueOrder
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.elections import ZooKeeperElections
-from controller.leadership.zookeeper.succession import Contender, Successor, ZooKeeperSuccession
+from controller.leadership.zookeeper.succession import Contender, Grant, Successor, ZooKeeperSuccession
 from headgate.process.background import end_tasks
 from tests.support.waiting import until
 
@@ -25,6 +27,25 @@ async def test_a_successor_is_not_reported_once_another_one_is_wanted() -> None:
 
     await ZooKeeperSuccession(AsyncMock(call=answer), reported).nominate(contender, "a-0", ["a-0", "b-1", "c-2"])
     reported.assert_not_called()
+
+
+@pytest.mark.parametrize(("confirmed", "reported"), [(b"", 0), (b"6", 0), (b"7", 1)])
+async def test_a_successor_is_prepared_if_it_confirms_this_nomination_which_is_reported_once(
+    confirmed, reported
+) -> None:
+    contender, on_event = Contender(0, "/q", "a-", asyncio.Event(), Mock()), Mock()
+    contender.wishes.successor = Successor("b", "b-1", version=7)
+    succession = ZooKeeperSuccession(AsyncMock(call=AsyncMock(return_value=(confirmed, None))), on_event)
+    for _ in range(2):
+        await succession.nominate(contender, "a-0", ["a-0", "b-1"])
+    assert [call(LockEvent(0, Event.SUCCESSOR_READY))] * reported == on_event.mock_calls
+
+
+async def test_a_lock_is_passed_on_only_in_the_order_of_its_nomination() -> None:
+    """Another client may have changed the order since: an operator, or the one that has the lock by now."""
+    write = AsyncMock(side_effect=BadVersionError)
+    await ZooKeeperSuccession(AsyncMock(call=write), Mock()).write_grant("/q", Grant(QueueOrder(first="b-1"), 7, 0))
+    assert [7] == [each.kwargs["version"] for each in write.mock_calls]
 
 
 async def test_no_lock_is_reported_of_a_session_that_has_ended_meanwhile() -> None:
