@@ -17,6 +17,8 @@ import pytest_asyncio
 from bench.harness.tcp_proxy import Proxy
 from controller.settings.sections import ClusterSettings, LogSettings, ScalingSettings, SubscriptionSettings
 from headgate.client.admin import Admin
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer
 from headgate.errors import FencedError
 from headgate.model.layout import shard_of
 from headgate.protocol import codec
@@ -173,6 +175,23 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(cluster: C
         consumers = (await described(cluster, topic)).consumers
         assert [("ada", 2, True, (0, 1))] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
+
+
+async def test_a_consumer_that_is_cut_off_delivers_nothing_that_another_one_may_have(cluster: Cluster) -> None:
+    topic = await new_topic(cluster, segments=1)
+    options: dict[str, Any] = {"topic": topic, "subscription": "s", "start": "earliest"}
+    async with Producer(cluster.client_config()) as producer:
+        for n in range(100):
+            await producer.send(topic, b"key", b"%d" % n)
+    async with Proxy("127.0.0.1", cluster.broker.port) as proxy, AsyncExitStack() as stack:
+        ada = await stack.enter_async_context(Consumer(cluster.client_config(proxy.port), name="ada", **options))
+        assert [b"0"] == [each.value for each in await ada.get_many(1, 20)]
+        await proxy.blackhole()
+        async with Consumer(cluster.client_config(), name="bob", **options) as bob:
+            assert await bob.get_many(10, 60 * TIMEOUT_FACTOR), "the segments of the other one were moved"
+            assert [] == await ada.get_many(10), "its queue has records, and its lease has ended"
+        await proxy.heal()
+        assert [b"0"] == [each.value for each in await ada.get_many(1, 60)], "registered again, it begins again"
 
 
 async def test_a_reload_applies_some_settings_names_those_that_need_a_restart_and_refuses_mistakes(cluster: Cluster):
