@@ -4,7 +4,7 @@ Over a fake broker and store, in virtual time.
 """
 
 import itertools
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -178,3 +178,26 @@ def test_a_wrong_use_is_refused(words, code: int, reason: str, invoke: Invoke, c
     cluster.subscriptions = [subscription("orders", "jobs")]
     result = invoke("subscription", "dead-letters", "orders", "jobs", *words)
     assert (code, True) == (result.exit_code, reason in result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "acts"),
+    [
+        ((), 0),
+        (("--replay",), 1),
+        (("--replay", "--dry-run"), 0),
+        (("--drop", "--yes"), 1),
+        (("--drop", "--dry-run"), 0),
+    ],
+)
+def test_only_a_replay_or_a_drop_that_is_no_dry_run_acts(
+    words: tuple[str, ...], acts: int, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Mock(through="0/1/0:3", has_stored=True)
+    letter = {"key": "k", "source_segment": 0, "source_offset": 1, "deliveries": 2, "reason": "r", "died_at": 0}
+    monkeypatch.setattr("headgate.cli.subscriptions.failed_records._list", AsyncMock(return_value=(found, [letter])))
+    monkeypatch.setattr("headgate.client.open_letters.act", asked := AsyncMock(return_value=1))
+    result = invoke("subscription", "dead-letters", "orders", "billing", *words, "--json")
+
+    assert (0, acts, "") == (result.exit_code, asked.await_count, result.stderr)
+    assert bool(words) == found.require_order_kept.called

@@ -53,6 +53,8 @@ def test_an_import_prints_the_topic_with_its_names_at_the_source(listing: Path, 
         "subscriptions: none",
     ] == result.stdout.splitlines()
     assert [("orders", True, False)] == [(call.topic, call.complete, call.dry_run) for call in cluster.calls]
+    invoke("topic", "import", "orders", str(listing), "--format", "kinesis", "--partial")
+    assert cluster.calls[-1].complete is False
 
 
 def test_a_repeated_import_changes_nothing_and_a_reshard_lists_its_changes(
