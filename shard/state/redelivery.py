@@ -5,7 +5,8 @@
 2. A delivery that has begun belongs to a grant. It fails if it is acknowledged negatively, and if the holder of the
    grant is lost. A holder that hands its segment back fails nothing: the next holder delivers the record once more.
 3. A record that has failed `max_deliveries` times is dead. Dead records are numbered in the order in which they died,
-   and their ledger times never fall, so (time, number) orders them also after a ledger was put back to an older state.
+   and their ledger times never fall: (time, number) orders them. Also after a ledger was put back to an older state,
+   unless its clock is behind that of the lost history.
 4. STREAM: a record of a parked key is dead once it is acknowledged, until it is stored in the dead-letter topic.
 """
 
