@@ -18,7 +18,7 @@ TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebu
 LINES = {
     # The aim is 51 000. Beyond it, with what could not be removed for them: Spark source and sink, lakehouse and external
     # tables, Kinesis, histories with their judge, the page, events, more shards, feature levels, chunks in messages.
-    "product": (PRODUCT, "*.py", 69_260),
+    "product": (PRODUCT, "*.py", 69_186),
     # The aim is 8 500. Beyond it: other brokers, a slow bucket, older clients, certificates that expire.
     "tools": (TOOLS, "*.py", 11_036),
     # The conformance suite of clients, whose scripted leader the client's unit tests use; a broker for FastStream; examples.

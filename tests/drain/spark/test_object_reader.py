@@ -218,7 +218,7 @@ async def test_a_bucket_and_a_folder_give_the_same_result_and_an_error_names_its
     assert from_bucket.results == from_folder.results
     assert await LedgerChunks(url).shards() == [3]
     read = [path for method, path in s3.requests if method == "GET" and path.endswith(".parquet")]
-    assert len(read) == ledger.state.chunk
+    assert len(set(read)) == ledger.state.chunk == len(read) - 2, "the last one of both jobs again, for its header"
 
     ledger.grow(2)
     broken, sound = paths_of(ledger)[-2:]
