@@ -213,7 +213,7 @@ def test_the_drain_service_counts_for_the_daemon_in_its_sandbox(started: Machine
     log = ("journalctl", "--no-pager", "--unit=headgate", "--output=cat")
     started.until(*log, shows='"state":"ready"', seconds=TEST_SECONDS)
     assert "degraded" not in get(started, "/readyz")
-    assert "0 problems" in started.run("headgate", "doctor", "--daemon-config", "/etc/headgate/headgate.toml")
+    started.until("headgate", "doctor", "--daemon-config", "/etc/headgate/headgate.toml", shows="0 problems")
     if len(packages) == 1:
         started.run("systemctl", "disable", "--now", unit)
         started.shell(f"rm -r /etc/systemd/system/{unit}*; systemctl daemon-reload")  # the daemon's unit wants it
