@@ -1,9 +1,8 @@
 """Takes the steps of long work over turns of the event loop, so that no work stalls it.
 
-Work is a generator that yields the cost of each step before it begins it (`shard.steps`).
-Steps are taken at once while the turn has done little; in most shards that is all of them. The rest
-waits for later turns, in which all waiting work takes one step after the other, in rotation. Between
-two turns the loop serves clients and other shards.
+Work is a generator that yields the cost of each step before it begins it (`shard.steps`). Steps are taken at once while
+the turn has done little; in most shards that is all of them. The rest waits for later turns, in which all waiting work
+takes one step after the other, in rotation. Between two turns the loop serves clients and other shards.
 
 The budget of a turn is counted work and not time, so that the same events take the same turns.
 """

@@ -1,8 +1,7 @@
 """Stores what MQTT devices publish, for the topics see `headgate.protocol.codec.parse_publish_address`.
 
-Each message takes the route of a batch without a producer id. The broker delivers unacknowledged
-messages to the next leader: at least once, in the broker's order. Duplicates are not detected: MQTT
-has no identifier for that.
+Each message takes the route of a batch without a producer id. The broker delivers unacknowledged messages to the next
+leader: at least once, in the broker's order. Duplicates are not detected: MQTT has no identifier for that.
 
 1. No message is acknowledged before the chunk that contains it is durable.
 2. A message that cannot be stored (empty key, too large, headers beyond the limits, a copy of a retained

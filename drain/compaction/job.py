@@ -142,7 +142,7 @@ class CompactionJob:
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
         return await self.published.publish(await self._written(work, last_at_ms, last_term_id), began_ms)
 
-    async def _written(self, work: _CompactionWork, last_at_ms: int, last_term_id: int = 0) -> compacted.Manifest:
+    async def _written(self, work: _CompactionWork, last_at_ms: int, last_term_id: int) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         planned = work.planned
         inputs, size_bytes = work.merged_objects() if work.sources else await self._chunks(work)

@@ -1,7 +1,6 @@
 """Read the segments of an external topic's source: headgate's JSON, or Kinesis' ``list-shards``. Pure.
 
-Only the form is checked; LayoutError names the segment. The leader decides whether the layout is
-valid.
+Only the form is checked; LayoutError names the segment. The leader decides whether the layout is valid.
 
 headgate's form is an object, or its ``segments`` alone:
 

@@ -112,7 +112,7 @@ def client_context(
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _trust(context, ca_file, f"{prefix}ca_file")
-    if certificate_file is not None and key_file is not None:  # The settings name both, or neither.
+    if certificate_file is not None and key_file is not None:  # tls_option_problem: both are, or neither
         _present(context, prefix, certificate_file, key_file)
     return context
 

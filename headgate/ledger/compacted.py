@@ -1,14 +1,12 @@
 """Compacted objects, and the manifests that make them visible.
 
-A manifest describes a range of chunks: for each segment, the objects with its records in offset
-order, and one object that aggregates all other facts. It is created with put-if-absent once these
-are durable. A range is therefore compacted as a whole or not at all, and only one of two concurrent
-runs counts. Objects without a manifest are deleted later.
+A manifest describes a range of chunks: for each segment, the objects with its records in offset order, and one object
+that aggregates all other facts. It is created with put-if-absent once these are durable. A range is therefore compacted
+as a whole or not at all, and only one of two concurrent runs counts. Objects without a manifest are deleted later.
 
 FANOUT adjacent ranges of one level are rewritten into one of the next, so there are few ranges.
 
-Spark writes the objects, so a manifest contains their checksums and its own
-(headgate.ledger.checksum).
+Spark writes the objects, so a manifest contains their checksums and its own (headgate.ledger.checksum).
 """
 
 import re

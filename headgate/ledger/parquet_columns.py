@@ -1,8 +1,7 @@
 """Read the columns of a Parquet object into lists and arrays, with arro3.
 
-The caller verifies the object's checksum first. arro3 (seen with 0.9.1) reports damaged pages as a
-bare Exception or ends the process. It cannot read a part of the columns, but decodes all of them in
-less time than others need for six.
+The caller verifies the object's checksum first. arro3 (seen with 0.9.1) reports damaged pages as a bare Exception or
+ends the process. It cannot read a part of the columns, but decodes all of them in less time than others need for six.
 
 Its own conversion takes 90 ns per value. This module takes the values out of the buffers, as the
 Arrow C data interface describes them (https://arrow.apache.org/docs/format/CDataInterface.html).

@@ -1,9 +1,8 @@
 """Kill a process when its parent ends, even if the parent is killed with SIGKILL.
 
-A killed daemon cannot stop its children, and an orphaned server keeps its port and its data folder,
-so the next start fails. Linux can signal a child whose parent has ended
-(``prctl(PR_SET_PDEATHSIG)``). On other systems nothing is requested, and the children of a killed
-parent keep running.
+A killed daemon cannot stop its children, and an orphaned server keeps its port and its data folder, so the next start
+fails. Linux can signal a child whose parent has ended (``prctl(PR_SET_PDEATHSIG)``). On other systems nothing is
+requested, and the children of a killed parent keep running.
 
 A Python process calls `die_with_parent` on its own. For any other command,
 `with_parent_death_signal` returns a command line that runs this file as a script (``python -I -S

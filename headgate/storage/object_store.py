@@ -130,7 +130,7 @@ class LocalStore:
         self._writer = LocalWriter(self._root)
         self._waits = waits
         self._threads = ThreadPoolExecutor(32, "store")
-        """Its own: a disk that hangs must not take the threads of the page and of the logins."""
+        """Its own, as many as asyncio's at most: a disk that hangs must not take those of the page and of logins."""
 
     def _in_thread(self, call: Callable[..., T], *arguments: object) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)

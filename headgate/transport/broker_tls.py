@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from headgate.errors import ConfigError
 from headgate.files.tls import client_context
-from headgate.transport.connection_options import TlsFiles, TlsOptions
+from headgate.transport.connection_options import TlsFiles, TlsOptions, tls_option_problem
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Received at once: a batch of the default size. More would delay what else the event loop has to do."""
@@ -212,8 +213,10 @@ class BrokerTls:
 def broker_tls(options: TlsOptions, host: str, prefix: str) -> BrokerTls | None:
     """Return how to encrypt connections to ``host``, reading the files again for each; None: not at all.
 
-    ``prefix`` precedes the names of settings in messages.
+    ``prefix`` precedes the names of settings in messages. Raises ConfigError if options contradict each other.
     """
+    if (problem := tls_option_problem(options)) is not None:
+        raise ConfigError(f"{prefix}{': '.join(problem)}")
     if not options.tls:
         return None
     authorities = {} if options.ca_file is None else {"authorities": f"an authority in {options.ca_file}"}

@@ -37,7 +37,6 @@ KEYS = ["first", "unlucky", "poison", *(f"k{n}" for n in range(20))]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Running servers, and two daemons."""
     async with Cluster(tmp_path) as made:
         await made.start_leader("first")
         await made.start_daemon("second")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import ConsumedRecord, Consumer
+from headgate import Consumer
 from headgate.ledger.ledger import if_exists
 from headgate.model import entries as e
 from tests.support.servers.cluster import Cluster
@@ -21,10 +21,6 @@ async def drained(cluster: Cluster) -> list[list[int]]:
         found += [entry.segments for entry in chunk.entries if isinstance(entry, e.SegmentsDrained)]
         number += 1
     return found
-
-
-async def records(consumer: Consumer, count: int) -> list[ConsumedRecord]:
-    return [await anext(consumer) for _ in range(count)]
 
 
 async def read_to_the_end_and_split(old: Cluster, backup: Path) -> None:
@@ -50,7 +46,7 @@ async def test_a_spark_service_that_was_left_on_the_old_ledger_opens_no_gate(tmp
         daemon = await restored.start_leader()
         consumer = Consumer(restored.client_config(), topic="orders", subscription="billing")
         async with consumer:
-            read = await records(consumer, RECORDS - 2)
+            read = [await anext(consumer) for _ in range(RECORDS - 2)]
             await restored.commands.succeed("topic", "split", "orders", "0")
 
             async def degraded() -> bool:

@@ -24,7 +24,6 @@ class Feed:
         self.process: Any = None
 
     async def begin(self) -> None:
-        """Start the process."""
         self.process = await self.node.commands.start("feed", "produce", "shared", "--key-field", "id", piped=True)
         self._input = self.process.stdin
 
@@ -35,7 +34,6 @@ class Feed:
         self.fed += BATCH
 
     async def end(self) -> None:
-        """Close its input; check that it succeeds."""
         self._input.close()
         assert await self.process.ended(30) == 0, self.process.errors()
         assert f"stored {self.fed}, failed 0" in self.process.errors()
@@ -77,9 +75,7 @@ async def test_two_consumers_share_segments_and_keep_order_across_splits_and_mer
         return [1, 1] == [len(each["segments"]) for each in (await described())["consumers"]]
 
     await wait_until(one_each, "each consumer holds one of the remaining two segments")
-    codes = [await consumer.terminate() for consumer in consumers]
-
-    assert codes == [143, 143]
+    assert [143, 143] == [await consumer.terminate() for consumer in consumers]
     records = [json.loads(line) for line in whole_lines(printed)]
     assert list(range(feed.fed)) == sorted(record["value"]["n"] for record in records)
     order: dict[str, list[int]] = {}
@@ -97,5 +93,4 @@ async def test_two_consumers_share_segments_and_keep_order_across_splits_and_mer
 
 
 def segments(printed: Any) -> set[int]:
-    """Return the segments of the records printed so far."""
     return {json.loads(line)["segment"] for line in whole_lines(printed)}

@@ -116,6 +116,10 @@ class ShardSession:
         """Why it ended before it was closed: FENCED or FORGOTTEN, and the leader's reason."""
         return self.session.end if self._fenced else None
 
+    @property
+    def ready_for_batch(self) -> bool:
+        return self.session.ready_for_batch
+
     # Requests
 
     def offer(self, batch: Sendable) -> None:
@@ -362,7 +366,7 @@ class ShardBatches:
             content, full_bytes = opened.batch.content, opened.full_bytes
         limit_bytes = full_bytes or self._growth.full_bytes()
         free_bytes, free_records = content.places(
-            limit_bytes if self.session.session.ready_for_batch else self._growth.most_bytes
+            limit_bytes if self.session.ready_for_batch else self._growth.most_bytes
         )
         return max(1, min(bisect_right(ends, before_bytes + free_bytes, first) - first, free_records))
 
@@ -395,7 +399,7 @@ class ShardBatches:
     def _fits(self, opened: _OpenBatch, size_bytes: int) -> bool:
         content = opened.batch.content
         return content.fits(size_bytes, opened.full_bytes) or (
-            not self.session.session.ready_for_batch and content.fits(size_bytes, self._growth.most_bytes)
+            not self.session.ready_for_batch and content.fits(size_bytes, self._growth.most_bytes)
         )
 
     def seal_all(self) -> None:
@@ -452,7 +456,7 @@ class ShardBatches:
         if self._offering:
             return
         self._offering = True
-        while self.session.session.ready_for_batch and (topic := self._first_to_leave()) is not None:
+        while self.session.ready_for_batch and (topic := self._first_to_leave()) is not None:
             self._seal(topic)
         self._offering = False
 

@@ -129,7 +129,7 @@ async def test_objects_that_spark_wrote_are_counted_and_flushed_with_the_folders
         facts = pa.Table.from_pylist([row], SCHEMA)
         job.runner.run = AsyncMock(return_value=([compacted_object(1, 0, path)], facts))
         with nullcontext() if records == 1 else pytest.raises(RunError, match="has 2 records, but 1 were written"):
-            await job._written(work, 0)
+            await job._written(work, 0, 0)
     assert {tmp_path / path, *(tmp_path / path).parents[:6]} <= synced
 
 

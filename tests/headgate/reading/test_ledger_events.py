@@ -3,6 +3,7 @@
 import asyncio
 import math
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import get_args
 
 from controller.chunk_writer.builder import ChunkBuilder
@@ -12,6 +13,7 @@ from headgate.reading import event_text, ledger_events
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.storage.object_store import Store, open_store
 from headgate.views.cluster import EventList
+from shard.requests.topic_commands import no_change
 from tests.recorded.recording import ARCHIVE, FOLDER, load, unpack
 from tests.support.fakes.object_store import FakeStore
 
@@ -56,6 +58,8 @@ async def read(*ledgers: Ledger, limit: int | None = 100, **more: int) -> Ledger
 def test_each_type_of_entry_is_an_event_or_is_known_to_be_none() -> None:
     silent = {getattr(e, each) for each in SILENT.split()}
     assert set(get_args(e.AnyEntry)) == silent | event_text.TEXTS.keys()
+    same = no_change(SimpleNamespace(topic_id=1, policy=e.NO_POLICY), "k")
+    assert event_text.TEXTS[e.TopicPolicySet](same) == "a command changed nothing", "and not that a policy was set"
 
 
 async def test_the_events_of_a_recorded_ledger_are_readable(tmp_path) -> None:

@@ -348,10 +348,12 @@ def test_settings_with_their_partners_are_right(fields: dict[str, object]) -> No
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_an_error_names_both_settings(fields: dict[str, object], field: str, problem: str, tmp_path: Path) -> None:
+def test_an_error_names_both_settings(fields: dict[str, object], field: str, problem: str) -> None:
     found = tls_option_problem(client_config(**fields))
     assert field == found[0]
     assert problem in found[1]
+    with pytest.raises(ConfigError, match=rf"^{field}: .*{problem}"):  # also without a file of settings
+        client_config(**fields).broker_tls()
 
 
 @pytest.mark.parametrize("settings", ["daemon", "client"])

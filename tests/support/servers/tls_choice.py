@@ -11,10 +11,8 @@ WITH_TLS: Final = frozenset(
         "test_documented_programs.py",
         "test_kinesis.py",
         "test_one_node.py",
-        "test_seek.py",
         "test_sessions.py",
         "test_shared_subscription.py",
-        "test_status_watch.py",
         "test_tutorial.py",
         "test_two_daemons.py",
     }

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.client.topic_source import TopicSource
 from headgate.errors import DeliveryFailedError
@@ -81,10 +82,14 @@ def test_a_record_that_is_not_stored_ends_the_copy(invoke: Invoke, cluster: Fake
 
 def test_other_records_are_mixed_in_only_with_consent(invoke: Invoke, cluster: FakeCluster) -> None:
     cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=7))
-    refused = invoke("topic", "copy", "orders", "copies")
+    of_an_earlier_topic = replace(cluster.topics["copies"], topic_id=9)
+    written = info("copy-orders-copies", shard=2, positions={"copies": b""})
+    for topic_of_the_name, producers in ((cluster.topics["copies"], []), (of_an_earlier_topic, [written])):
+        cluster.topics["copies"], cluster.producers = topic_of_the_name, producers
+        refused = invoke("topic", "copy", "orders", "copies")
 
-    assert (refused.exit_code, cluster.sent, cluster.names) == (1, [], [])
-    assert "topic copies has 7 records: add --append to add others, or choose an empty topic" in refused.stderr
+        assert (refused.exit_code, cluster.sent, cluster.names) == (1, [], [])
+        assert "topic copies has 7 records: add --append to add others, or choose an empty topic" in refused.stderr
     assert invoke("topic", "copy", "orders", "copies", "--append", "--name", "nightly").exit_code == 0
     assert (values(cluster), cluster.names) == (VALUES, ["nightly"])
 
