@@ -99,7 +99,7 @@ class Client:
         """Return a client over MQTT, not yet entered; ``with_store``: with the ledger's store.
 
         Raises:
-            ConfigError: the password or the store's URL cannot be used.
+            ConfigError: the password, the options of TLS or the store's URL cannot be used.
         """
         require_type("config", config, ClientConfig)
         config.password()  # A missing file is an error now, and not the reason of a later outage.

@@ -53,7 +53,10 @@ export class Acknowledger {
     if (this.#added === 1 || this.#added === MOST) this.wake();
   }
   wake = () => this.#changed.notify();
-  #hurry = () => this.wake((this.#isHurried = this.#since > 0));
+  #hurry() {
+    this.#isHurried = this.#since > 0;
+    this.wake();
+  }
   /** Wait until what was acknowledged before this call has a reply. */
   async sendNow() {
     const wanted = this.#requested + (this.#since ? 1 : 0);

@@ -69,9 +69,7 @@ export class Connection {
       this.#onError(error);
     }
   }
-  get #refusal() {
-    return REFUSALS.find(([words]) => words.test(this.#problem));
-  }
+  get #refusal() { return REFUSALS.find(([words]) => words.test(this.#problem)); }
   /** Why there is no connection, and what to check. */
   #unreachable() {
     const remedy = this.#refusal?.[1] ?? "host and port, and whether the broker runs";
@@ -89,7 +87,12 @@ export class Connection {
   #find(topic, places) {
     const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }, performance.now() + this.#connectMs));
     const ask = async (number) => ((await isAt(number)) ? number : Promise.reject());
-    const none = ({ errors }) => (errors.some(Boolean) ? Promise.reject(errors.find(Boolean, this.forget(topic))) : places[0]); // one that does not answer may have it
+    const none = ({ errors }) => {
+      const failure = errors.find(Boolean);
+      if (!failure) return places[0];
+      this.forget(topic); // one that does not answer may have it
+      throw failure;
+    };
     return Promise.any(places.map(ask)).catch(none);
   }
   /** Return the names of all topics, which the leaders of all shards list. */

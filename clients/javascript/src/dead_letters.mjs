@@ -45,7 +45,9 @@ export class DeadLetters {
     const created = { type: "create_subscription", topic, subscription: this.#keeper(), subscription_type: "QUEUE", start: "earliest" };
     const shard = await this.connection.shardOf(topic);
     const refusal = await shard.ask({ ...created, if_absent: true, token: randomBytes(16).toString("hex") }).catch((error) => error);
-    if (refusal instanceof Error) warn("keeper", `nothing keeps the parked records in topic '${topic}': ${refusal.message}`, this.connection.forget(topic));
+    if (!(refusal instanceof Error)) return;
+    this.connection.forget(topic);
+    warn("keeper", `nothing keeps the parked records in topic '${topic}': ${refusal.message}`);
   }
   async #sendTo(producer, topic, letters) {
     const position = await producer.sourcePosition(topic);

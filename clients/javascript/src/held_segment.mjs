@@ -50,9 +50,7 @@ export class HeldSegment {
     this.#ranges.push({ first: 0, end: Infinity, from: start, acknowledged: grant.acknowledged ?? [], at: 0 });
   }
   /** What callbacks of the program are called with: the number of a whole segment, or the range. */
-  get slice() {
-    return isWhole(this.range) ? this.segment : this.range;
-  }
+  get slice() { return isWhole(this.range) ? this.segment : this.range; }
   get isFull() {
     return this.full || this.parked.size >= MOST_PARKED || this.pending.size >= MOST_PENDING;
   }
@@ -60,9 +58,7 @@ export class HeldSegment {
   get hasUnstoredFailure() {
     return [...this.pending.values()].some(({ named }) => named);
   }
-  get isAtEnd() {
-    return this.end !== null && this.next >= this.end;
-  }
+  get isAtEnd() { return this.end !== null && this.next >= this.end; }
   /** STREAM: whether everything that was delivered is acknowledged, resumed records included. */
   get isDone() {
     return this.acknowledged >= this.delivered && [...this.parkedKeys.values()].every((each) => each.isAcknowledged);

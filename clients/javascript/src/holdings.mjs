@@ -31,12 +31,8 @@ export class Holdings {
     this.positions = positions;
     this.own = new Set(own);
   }
-  get all() {
-    return [...this.#bySegment.values()].flat();
-  }
-  get segments() {
-    return [...this.#bySegment.keys()];
-  }
+  get all() { return [...this.#bySegment.values()].flat(); }
+  get segments() { return [...this.#bySegment.keys()]; }
   /** CHECKPOINT: [segment, position] of those that are this consumer's to bring to the end. */
   get ownPositions() {
     const own = this.#keepsPositions ? [...this.positions].filter(([segment]) => this.own.has(segment)) : [];

@@ -67,9 +67,7 @@ export class Ledger {
     }
     return { rows, last: range.last };
   }
-  get #shardFolder() {
-    return `shard=${digits(this.#shard, 4)}`;
-  }
+  get #shardFolder() { return `shard=${digits(this.#shard, 4)}`; }
   async #read(path) {
     const data = await attempt(() => this.#store.read(path));
     return data && Buffer.from(data.buffer, data.byteOffset, data.length);

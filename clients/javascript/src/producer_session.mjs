@@ -53,9 +53,7 @@ export class ProducerSession {
     shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, performance.now() + OVERDUE_MS));
     this.#timer = setInterval(() => this.#tick(performance.now()), SWEEP_MS);
   }
-  get hasSpace() {
-    return this.#inFlight.length + this.#queue.length < 2n * this.#shard.window;
-  }
+  get hasSpace() { return this.#inFlight.length + this.#queue.length < 2n * this.#shard.window; }
   /** Request an identity before there is a batch. */
   open() {
     this.#wanted = true;

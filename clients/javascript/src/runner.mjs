@@ -94,7 +94,8 @@ export class Runner {
     batch.isBegun = true;
     const isOwn = async ({ held, record }) => !held.dropped && this.#internals.begin(held, record, isBegun);
     const found = await Promise.all(works.map(isOwn));
-    const own = works.filter((work, at) => !(work.isOver = !found[at]));
+    works.forEach((work, at) => (work.isOver = !found[at]));
+    const own = works.filter(({ isOver }) => !isOver);
     if (own.length && !this.#internals.mayBegin()) return void this.#retries.unshift(batch); // the lease has ended meanwhile
     const error = own.length ? await this.#call(own.map(({ record }) => record)) : null;
     if (this.#isOver) return; // it stays unhandled
@@ -133,7 +134,10 @@ export class Runner {
     if (then === "stop") return this.#fail(works, error);
     if (then === "redeliver") {
       this.#report.redelivered += works.length;
-      works.forEach((work) => this.#internals.fail(work.record, reasonText(error), (work.isOver = true)));
+      for (const work of works) {
+        work.isOver = true;
+        this.#internals.fail(work.record, reasonText(error));
+      }
     } else if (then === "skip") this.#report.skipped += works.length;
     else {
       const park = async ({ record }) => this.#internals.park(record, reasonText(error));
