@@ -33,8 +33,7 @@ def _locate(name: str, folder: Path, credentials: Path | None) -> Path:
 def read_named_file(path: Path | str, setting: str, *, max_bytes: int, private: bool) -> bytes:
     """Return the contents of ``path``, which ``setting`` names; ``private``: other users must have no access.
 
-    Raises:
-        ConfigError: it cannot be read, is not a regular file, is empty, is too large, or is open to others.
+    Raises ConfigError: it cannot be read, is not a regular file, is empty, is too large, or is open to others.
     """
     file = Path(path)
     try:

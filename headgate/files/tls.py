@@ -104,8 +104,7 @@ def client_context(
         certificate_file: the client's certificate (PEM), followed by intermediate ones; None: it presents none.
         key_file: the private key (PEM, not encrypted) of that certificate.
 
-    Raises:
-        ConfigError: a file is unusable.
+    Raises ConfigError: a file is unusable.
     """
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is None:

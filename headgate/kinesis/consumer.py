@@ -197,6 +197,7 @@ class KinesisConsumer:
         self._max_records = max_records
         self._stream_consumer = stream_consumer
         self._consumer_arn: str | None = None
+        self._entered_at_ms = 0
         self._layout: ExternalLayout | None = None
         """What was imported last."""
         self._shards = _Shards()
@@ -212,6 +213,7 @@ class KinesisConsumer:
             await self._import()
             if self._stream_consumer is not None:
                 self._consumer_arn = await self._stream.register(self._stream_consumer)
+            self._entered_at_ms = self._admin.client.now_ms()
             await stack.enter_async_context(self._external)
             self._stack = stack.pop_all()
         return self
@@ -340,11 +342,16 @@ class KinesisConsumer:
         """Return from when shards without a checkpoint are read; None: from the oldest record, as after each seek.
 
         A program that starts again, or beside others, may name a later time than the one that began the subscription.
+        The leader says when that was, and when this consumer joined. Its clock may be ahead: Kinesis refuses a time in
+        the future, and later passes over what arrived until then. So only the time between both counts.
         """
         while self._start != "earliest":
             with contextlib.suppress(NoLeaderError):
                 info = await self._admin.describe_subscription(self._topic, self._subscription)
-                began = datetime.fromtimestamp(info.started_at_ms / 1000, UTC)
+                joined_ms = next((each.registered_at_ms for each in info.consumers if each.consumer == self.name), None)
+                ago_ms = (joined_ms or info.started_at_ms) - info.started_at_ms
+                began_ms = min(info.started_at_ms, self._entered_at_ms - ago_ms)
+                began = datetime.fromtimestamp(began_ms / 1000, UTC)
                 wanted = began if self._start == "latest" else self._start.astimezone(UTC)
                 return None if info.seek_generation else min(wanted, began)
         return None

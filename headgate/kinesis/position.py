@@ -14,12 +14,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from headgate.errors import HeadgateError
 
+ValueT = TypeVar("ValueT", int, bytes)
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf."""
@@ -54,13 +55,13 @@ def unpack(key: str, data: bytes, hashes: tuple[int, int]) -> list[Packed]:
     try:
         for field, value in _fields(message):
             if field == _KEYS:
-                keys.append(_content(value).decode())
+                keys.append(_as(bytes, value).decode())
             elif field == _HASHES:
-                explicit_hashes.append(_content(value).decode())
+                explicit_hashes.append(_as(bytes, value).decode())
             elif field == _RECORDS:
-                parts = dict(_fields(_content(value)))
-                explicit = explicit_hashes[_number(parts[_HASH_INDEX])] if _HASH_INDEX in parts else None
-                packed.append((keys[_number(parts[_KEY_INDEX])], explicit, _content(parts[_DATA])))
+                parts = dict(_fields(_as(bytes, value)))
+                explicit = explicit_hashes[_as(int, parts[_HASH_INDEX])] if _HASH_INDEX in parts else None
+                packed.append((keys[_as(int, parts[_KEY_INDEX])], explicit, _as(bytes, parts[_DATA])))
     except (LookupError, ValueError):  # The digest was right by chance.
         return [Packed(0, key, data)]
     first, last = hashes
@@ -108,15 +109,9 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _content(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("a number where bytes are expected")  # noqa: TRY004 - the message is wrong, not the program
-    return value
-
-
-def _number(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise ValueError("bytes where a number is expected")  # noqa: TRY004 - as above
+def _as(kind: type[ValueT], value: int | bytes) -> ValueT:
+    if not isinstance(value, kind):
+        raise ValueError(f"not of type {kind.__name__}")  # noqa: TRY004 - the message is wrong, not the program
     return value
 
 

@@ -45,8 +45,7 @@ def select_offsets(
         topic: a current description from the leader.
         offsets: segment → the first offset, and the one before which to stop, or None for the present end. None: all.
 
-    Raises:
-        PositionOutOfRangeError: a segment or an offset does not exist. The text names what does.
+    Raises PositionOutOfRangeError: a segment or an offset does not exist. The text names what does.
     """
     ends = {each.segment: each.next_offset for each in topic.segments}
     selected: dict[int, OffsetBounds] = {}

@@ -196,8 +196,9 @@ async def test_what_was_resharded_twice_meanwhile_is_read_and_what_has_expired_i
     assert ("kinesis.shard_expired shard='shardId-000000000000'" in caplog.text) == expired
 
 
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000], ids=["", "leader is an hour ahead"])
 @pytest.mark.parametrize("start", ["latest", "time"])
-async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, start: str) -> None:
+async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, start: str, ahead_ms: int) -> None:
     reader = Reader()
     async with world() as (cluster, _):
         stream.now_ms = cluster.now_ms() - 60_000
@@ -206,6 +207,7 @@ async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, star
         put(stream, 3, 5)
         wanted = stream.at()
         stream.now_ms += 120_000 if start == "latest" else 0
+        cluster.clock_ahead_ms = ahead_ms
         async with reader.reading(cluster, start="latest" if start == "latest" else wanted):
             put(stream, 5, 7)
             stream.split(left)
