@@ -28,8 +28,7 @@ SOCKET_PATH_BYTES: Final = 107
 def engine_of(master: str) -> Engine:
     """Return the kind of engine that ``master`` names.
 
-    Raises:
-        ConfigError: it names none, or contains a token, which logs and the process list would show.
+    Raises ConfigError: it names none, or contains a token, which logs and the process list would show.
     """
     if ";token=" in master:
         raise ConfigError(

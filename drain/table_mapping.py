@@ -93,8 +93,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_tables(path: Path) -> dict[str, ExternalTables]:
     """Return topic → its tables, from the section ``external`` of a TOML file.
 
-    Raises:
-        ConfigError: the file cannot be read, or a mapping is invalid; names both.
+    Raises ConfigError: the file cannot be read, or a mapping is invalid; names both.
     """
     try:
         return convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File).external

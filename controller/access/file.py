@@ -69,8 +69,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_access_file(path: Path) -> AccessRules:
     """Return the rules in the file at ``path``.
 
-    Raises:
-        ConfigError: the file cannot be read, or something in it is not valid.
+    Raises ConfigError: the file cannot be read, or something in it is not valid.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

@@ -109,8 +109,7 @@ class Registry(Protocol):
 
         Without ``default`` nothing is stored; empty: there is none yet.
 
-        Raises:
-            ConfigError: the stored data is not a config.
+        Raises ConfigError: the stored data is not a config.
         """
 
     async def config(self) -> dict[str, Any] | None:
@@ -130,8 +129,7 @@ class Registry(Protocol):
 
         Requires that `cluster_config` has returned. Waits for contact without limit.
 
-        Raises:
-            ConfigError: the stored data is not a config.
+        Raises ConfigError: the stored data is not a config.
         """
 
 
@@ -194,8 +192,7 @@ class Elections(Protocol):
     async def watch(self) -> NoReturn:
         """Wait until the client of the service has ended; requires that this is open. Raises what a bug raised.
 
-        Raises:
-            ElectionClientError: it has. Only a new process can connect again.
+        Raises ElectionClientError: it has. Only a new process can connect again.
         """
 
     async def __aenter__(self) -> Self:

@@ -66,8 +66,7 @@ class LocalCertificateAuthority:
     def __init__(self, folder: Path, *, now: Callable[[], datetime] = _now) -> None:
         """Read the authority in ``folder``, or create it; only the owner of the folder may read it.
 
-        Raises:
-            ConfigError: the folder cannot be used, or a file in it is damaged.
+        Raises ConfigError: the folder cannot be used, or a file in it is damaged.
         """
         self.folder = folder.absolute()
         self.ca_file = self.folder / "ca.pem"
@@ -94,8 +93,7 @@ class LocalCertificateAuthority:
         The files are ``<name>.pem`` and ``<name>.key``. Those of an earlier start are used again while they fit. With
         ``not_before`` or ``not_after`` they are always replaced.
 
-        Raises:
-            ConfigError: a file cannot be read or written, or is damaged.
+        Raises ConfigError: a file cannot be read or written, or is damaged.
         """
         if not hosts and not client:
             raise ValueError("a certificate is for hosts, for a client, or for both")

@@ -14,8 +14,7 @@ OWNER_ONLY_FOLDER: Final = 0o700
 def write_private_file(path: Path, text: str) -> Path:
     """Replace the file at ``path``, also if others could read it until now; return ``path``.
 
-    Raises:
-        ConfigError: the file cannot be written.
+    Raises ConfigError: the file cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

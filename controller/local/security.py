@@ -54,8 +54,7 @@ class LocalSecurity:
             tls: encrypt all connections. False: passwords and rights only.
             access: the first content of access.toml.
 
-        Raises:
-            ConfigError: a file cannot be read or written, or is not valid.
+        Raises ConfigError: a file cannot be read or written, or is not valid.
         """
         self._folder = folder
         self._cluster = cluster
@@ -98,8 +97,7 @@ class LocalSecurity:
     def reload(self) -> None:
         """Read the access file again, and make the broker's files from it. The broker must then read them.
 
-        Raises:
-            ConfigError: the access file is not valid; nothing has changed.
+        Raises ConfigError: the access file is not valid; nothing has changed.
         """
         rules = read_access_file(self.access_file)
         _administrator(rules, self.access_file)

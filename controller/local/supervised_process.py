@@ -65,8 +65,7 @@ class SupervisedProcess:
     async def __aenter__(self) -> Self:
         """Start the server; return when it is ready.
 
-        Raises:
-            ProcessStartError: the server cannot run, ended, or was not ready in time.
+        Raises ProcessStartError: the server cannot run, ended, or was not ready in time.
         """
         await self._start()
         self._watch_task = asyncio.create_task(self._restart_on_exit(), name=f"watch-{self.spec.name}")

@@ -105,6 +105,8 @@ class LoopWatchdog:
         self._ticked = True
 
     def __enter__(self) -> Self:
+        # systemd notices it earlier, and sends SIGABRT: that is to say what each thread does, too.
+        faulthandler.enable(sys.__stderr__ or 2)
         threading.Thread(target=self._watch, name="loop-watchdog", daemon=True).start()
         return self
 

@@ -8,6 +8,8 @@ every reconnection attempt, while the daemon logs the loss and the recovery.
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
@@ -18,6 +20,8 @@ from headgate.log.event_log import LogEvent, short_value
 from headgate.log.lossy_output import lossy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from structlog.typing import EventDict, WrappedLogger
 
     from controller.settings.sections import LogSettings
@@ -34,6 +38,7 @@ LIBRARY_LEVELS = {
 }
 """Minimum level per library; At level ``debug``, INFO for all."""
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+PRIORITIES = {"debug": b"<7>", "info": b"<6>", "warning": b"<4>", "error": b"<3>", "critical": b"<2>"}
 
 
 class _Threshold:
@@ -53,6 +58,16 @@ _threshold = _Threshold()
 
 def shorten(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {name: short_value(value) for name, value in event.items()}
+
+
+def json_renderer(stream: TextIO) -> Callable[[WrappedLogger, str, EventDict], bytes]:
+    """Return what renders lines, for systemd's journal with priorities, which it takes off, for `journalctl -p`."""
+    priorities: dict[str, bytes] = {}
+    with suppress(OSError):  # It has no file descriptor.
+        found = os.fstat(stream.fileno())
+        if os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}":  # A child process may have a file.
+            priorities = PRIORITIES
+    return lambda _, __, event: priorities.get(event["level"], b"") + msgspec.json.encode(event, enc_hook=repr)
 
 
 class _Forward(logging.Handler):
@@ -96,7 +111,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
         rendering = [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=lambda event, **_: msgspec.json.encode(event, enc_hook=repr)),
+            json_renderer(stream),
         ]
     structlog.configure(
         processors=[

@@ -180,8 +180,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         default_instance: name of the daemon if the file does not set one.
         credentials: folder of systemd's credentials, if there is one.
 
-    Raises:
-        ConfigError: the file cannot be read, or is invalid.
+    Raises ConfigError: the file cannot be read, or is invalid.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")

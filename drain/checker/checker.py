@@ -79,8 +79,7 @@ class SparkDrainChecker(BackgroundService):
     async def drained(self, query: protocol.DrainQuery) -> protocol.DrainedResponse:
         """Return which of the segments in ``query`` are drained.
 
-        Raises:
-            DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
+        Raises DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
         """
         response = await self._request(protocol.DrainedRequest(query=query), protocol.DrainedResponse, query.shard)
         if response.watermark < query.at_least_chunk:

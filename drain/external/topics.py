@@ -98,8 +98,7 @@ class ExternalTopicCounter:
     def backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
         """Return the last count, and trigger another one; ``as_of_ms``: the time that ``result`` holds for.
 
-        Raises:
-            MustRestartError: a count has found the JVM gone.
+        Raises MustRestartError: a count has found the JVM gone.
         """
         if self._gone is not None:
             raise self._gone

@@ -31,8 +31,7 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) ->
 
     A wrapper, if needed, is written into ``wrapper_folder``.
 
-    Raises:
-        ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.
+    Raises ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.
     """
     refused: list[str] = []
     for source, home in _candidates(os.environ if environ is None else environ, refused):

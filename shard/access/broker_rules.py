@@ -95,8 +95,7 @@ def user_rights(cluster: str, user: str, rights: tuple[Right, ...]) -> list[Topi
 def export(rules: AccessRules, broker_format: BrokerFormat, *, cluster: str, daemon_user: str) -> str:
     """Return the broker's configuration for all users of ``rules`` and for the daemons.
 
-    Raises:
-        ConfigError: ``daemon_user`` is in the rules as well, and would lose its own rights.
+    Raises ConfigError: ``daemon_user`` is in the rules as well, and would lose its own rights.
     """
     if daemon_user in rules.users:
         raise ConfigError(

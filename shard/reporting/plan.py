@@ -24,8 +24,7 @@ from shard.subscriptions.gate import compute_gate, drained_without_count, tracks
 def plan_changes(subscription: Subscription, topic: TopicView, changes: PlanChanges) -> Steps[Plan]:
     """Plan the moves that ``changes`` would cause.
 
-    Raises:
-        LayoutError: a split, a merge, or a joining or leaving consumer is impossible.
+    Raises LayoutError: a split, a merge, or a joining or leaving consumer is impossible.
     """
     before = {held: holding.consumer for held, holding in subscription.holdings.items()}
     layout = _changed(topic, changes)

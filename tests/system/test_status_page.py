@@ -24,13 +24,7 @@ from shard.access.rules import AccessRules, Right, Role
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_admin import RecordingAdmin
 from tests.support.samples.positioned_ledger import LedgerWithPositions
-from tests.support.samples.status_documents import (
-    HOSTILE,
-    part,
-    subscription_summary,
-    topic_document,
-    topic_summary,
-)
+from tests.support.samples.status_documents import HOSTILE, part, subscription_summary, topic_document, topic_summary
 from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.http_server import HttpHarness

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -106,6 +107,17 @@ def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.Captur
     logging.getLogger("library").warning("%d", "x")
 
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_line_for_the_journal_begins_with_its_priority_which_the_journal_takes_off(tmp_path, monkeypatch):
+    with (tmp_path / "journal").open("w") as stream:
+        found = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        configure_logging(LogSettings(), stream)
+        structlog.get_logger("x").info("term.started")
+        get_logger("headgate.x").error("late")
+
+    assert ["<6>{", "<3>{"] == [line[:4] for line in (tmp_path / "journal").read_text().splitlines()]
 
 
 def test_the_level_changes_for_bound_loggers():

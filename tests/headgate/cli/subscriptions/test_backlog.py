@@ -54,11 +54,7 @@ def run(context):
 
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
-    [
-        ([], (None, None)),
-        (["orders"], ("orders", None)),
-        (["orders", "billing"], ("orders", "billing")),
-    ],
+    [([], (None, None)), (["orders"], ("orders", None)), (["orders", "billing"], ("orders", "billing"))],
 )
 def test_topic_and_subscription_may_be_left_out(run, context, requests, arguments, wanted):
     assert run("backlog", *arguments) == 0
