@@ -422,7 +422,8 @@ class Daemon:
         held_ms = self._clock.step_ms
         now_ms = self._clock.read(*self._read_clocks())
         if self._clock.step_ms != held_ms:
-            advice = "check the time synchronization of this machine; a step is followed once it has lasted"
+            advice = "check the time synchronization of this machine; a step that lasts for ten minutes is followed"
+            advice = advice if self._clock.step_ms else "none: no step is held back any more"
             log.warning("clock.stepped", held_seconds=self._clock.step_ms / 1000, advice=advice)
         return now_ms
 

@@ -161,7 +161,8 @@ class Peers:
             if status == NOT_FOUND:
                 raise UnknownNameError(msgspec.json.decode(body, type=ErrorDocument).error)
             if status != 200:  # noqa: PLR2004
-                raise NotAnsweredError(f"daemon {daemon!r} at {url} answered with status {status}")
+                clocks = " (do both clocks agree?)" if status == 401 else ""  # noqa: PLR2004
+                raise NotAnsweredError(f"daemon {daemon!r} at {url} answered with status {status}{clocks}")
             return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
         except UNREADABLE_JSON as error:
             raise NotAnsweredError(f"daemon {daemon!r} at {url} is of another version: {error}") from error

@@ -11,7 +11,7 @@
 4. ``content`` is a digest of key, value and the headers before ours. If another interceptor changes records, a recorder
    is the last one of a producer, and the first one of a consumer.
 5. Times are those of the machine's clock. With programs on several machines its error must be below the time between
-   two records that are compared; within one machine that holds.
+   two records that are compared; within one machine that holds unless its clock is set meanwhile.
 """
 
 import os

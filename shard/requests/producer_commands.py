@@ -147,7 +147,7 @@ def _refused_incarnation(request: OpenProducer, known: ProducerState) -> Refusal
     return refuse(
         "fenced",
         f"producer {request.name!r} belongs to a program of incarnation {known.incarnation}, this one has incarnation "
-        f"{request.incarnation}: it started earlier, or the clock of its machine is slow",
+        f"{request.incarnation}: it started earlier, or the clock of one of them was wrong",
     )
 
 
@@ -160,7 +160,7 @@ def _refused_deleted(request: OpenProducer, state: ShardState) -> Refusal | None
     return refuse(
         "forgotten",
         f"producer {request.name!r} was deleted while incarnation {deleted} held it, and this program has incarnation "
-        f"{request.incarnation}: it started before that, or the clock of its machine is slow",
+        f"{request.incarnation}: it started before that, or the clock of one of them was wrong",
     )
 
 
