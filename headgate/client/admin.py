@@ -304,12 +304,15 @@ class Admin:
         request = requests.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
         return await self._change_topic(request)
 
-    async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
+    async def prune_topic(
+        self, topic: str, *, dry_run: bool = False, shown: tuple[int, ...] | None = None
+    ) -> PruneResult:
         """Prune the segments that every subscription of ``topic`` has drained, despite its retention.
 
-        Returns what was deleted, and why each other sealed segment was not.
+        Returns what was deleted, and why each other sealed segment was not. Raises RequestRejectedError if others can
+        be pruned by now than those that a dry run has ``shown``.
         """
-        request = requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run)
+        request = requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run, shown=shown)
         return (await self._ask(request, replies.PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:

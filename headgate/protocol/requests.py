@@ -505,9 +505,10 @@ class SetTopicPolicy(TopicCommand, frozen=True, tag="set_topic_policy"):
 
 
 class PruneTopic(TopicCommand, frozen=True, tag="prune_topic"):
-    """Prune every drained segment now, regardless of retention. ``dry_run``: only report what would be pruned."""
+    """Prune every drained segment now, despite retention; refused if there are others than those ``shown`` before."""
 
     dry_run: bool = False
+    shown: Annotated[tuple[Natural, ...], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
 
 
 class ListSubscriptions(ListRequest, frozen=True, tag="list_subscriptions"):

@@ -59,9 +59,13 @@ class ClientConfig(TlsOptions, frozen=True, forbid_unknown_fields=True):
         """Return the password; None if there is no file for it.
 
         Raises:
-            ConfigError: the file is unusable; see `headgate.files.named_file`.
+            ConfigError: the file is unusable (`headgate.files.named_file`), or there is no user name for it.
         """
-        return None if self.password_file is None else read_secret(self.password_file, f"{self._source}password_file")
+        if self.password_file is None:
+            return None
+        if self.username is None:
+            raise ConfigError(f"{self._source}password_file is set and username is not; set both, or neither")
+        return read_secret(self.password_file, f"{self._source}password_file")
 
     def broker_tls(self) -> BrokerTls | None:
         """Return how to encrypt the connection to the broker; None: not at all."""
@@ -100,8 +104,8 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
         raise ConfigError(f"{found}: {error}") from error
     if "/" in config.broker_host or config.broker_host.count(":") == 1:
         raise ConfigError(f"{found}: broker_host {config.broker_host!r} is no host name or address; use broker_port")
-    if config.password_file is not None and config.username is None:
-        raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
+    if config.username is None:
+        config.password()  # There must be none.
     if (problem := tls_option_problem(config)) is not None:
         raise ConfigError(f"{found}: {': '.join(problem)}")
     credentials = os.environ.get(CREDENTIALS_VARIABLE)

@@ -4,8 +4,7 @@ The broker vouches for the user of each message: a user may publish requests and
 replies, only below its own name. What a request may do is not visible to the broker; the daemon
 judges it. Devices send no requests, so the broker alone enforces their rights.
 
-Formats: mosquitto's ``acl_file``, and the configuration of its plugin "dynamic security", without
-passwords.
+Formats: mosquitto's ``acl_file``, and the configuration of its plugin "dynamic security", without passwords.
 """
 
 import json

@@ -62,8 +62,7 @@ ACTIONS: Final[Mapping[Role, frozenset[Action]]] = {
 class Act:
     """One thing that a user wants to do.
 
-    ``topic`` None: on any topic, or on all of them if ``on_all_topics``. ``subscription`` None: on
-    no particular one.
+    ``topic`` None: on any topic, or on all of them if ``on_all_topics``. ``subscription`` None: on no particular one.
     """
 
     action: Action

@@ -33,9 +33,8 @@ def compute_target(
 ) -> dict[SegmentSlice, str]:
     """Return slice → owner for the grantable ``segments``.
 
-    ``consumers``: name → whether it can read bucket ranges. ``holders``: slice → its holder,
-    without revoked holdings; ``all_holders`` includes them, for affinity. ``preferred_owners``
-    override affinity.
+    ``consumers``: name → whether it can read bucket ranges. ``holders``: slice → its holder, without revoked holdings;
+    ``all_holders`` includes them, for affinity. ``preferred_owners`` override affinity.
     """
     target: dict[SegmentSlice, str] = {}
     for pool in pools(subscription.type, segments, consumers, holders):

@@ -1,15 +1,12 @@
 """Decides how segments are divided into bucket ranges if consumers outnumber segments. Pure.
 
-Dividing and joining are moves like any other, so a key bucket never has two holders. The rules, in
-order of precedence:
+Dividing and joining are moves like any other, so a key bucket never has two holders. The rules, in order of precedence:
 
-1. A CHECKPOINT segment is never shared: its consumers keep positions of whole segments. Nor is one
-   of unknown type.
+1. A CHECKPOINT segment is never shared: its consumers keep positions of whole segments. Nor is one of unknown type.
 2. While there are at most as many consumers as grantable segments, no segment is shared.
 3. Otherwise there are as many slices as consumers, down to single buckets.
-4. The largest slice is halved first, a free one before a held one: a joining consumer disturbs one
-   holder, and no slice is more than twice as large as another. If many consumers leave at once,
-   sizes are evened out again.
+4. The largest slice is halved first, a free one before a held one: a joining consumer disturbs one holder, and no slice
+   is more than twice as large as another. If many consumers leave at once, sizes are evened out again.
 5. With more slices than consumers, the smallest pair of halves is joined first; but none while all
    slices have one size and there are fewer than two per consumer, because two halves are the same
    load as the joined slice. Other divisions stay.

@@ -1,19 +1,16 @@
 """Decides which consumer should own which segment, by load. Pure.
 
-A key is a segment or a bucket range. All arithmetic is on integers, so each machine computes the
-same target.
+A key is a segment or a bucket range. All arithmetic is on integers, so each machine computes the same target.
 
-A consumer's *level* is its load divided by its capacity. Its *fair load* is the fair level times
-its capacity. The fair level is the mean level, without each key heavier than a fair load and one
-consumer for it: otherwise all other consumers would stay below the mean, and each change would
-search for a balance that does not exist.
+A consumer's *level* is its load divided by its capacity. Its *fair load* is the fair level times its capacity. The fair
+level is the mean level, without each key heavier than a fair load and one consumer for it: otherwise all other
+consumers would stay below the mean, and each change would search for a balance that does not exist.
 
 The rules, in order of precedence:
 
 1. Each key has exactly one owner, as long as there is a consumer.
-2. A held key moves only if its holder or receiver deviates from its fair load by more than
-   `TOLERANCE_PERCENT`. That consumer is brought within half of it, so that the next small change
-   causes no move.
+2. A held key moves only if its holder or receiver deviates from its fair load by more than `TOLERANCE_PERCENT`. That
+   consumer is brought within half of it, so that the next small change causes no move.
 3. A key only moves downhill: the receiver ends below the giver's former level.
 4. The heaviest key that does not overshoot the fair load moves first: the fewest moves.
 5. Free keys are assigned by descending weight: to the first preferred owner that stays within the
@@ -25,9 +22,8 @@ tolerance, its level exceeds the lowest by at most its lightest key over the rec
 free key raises no level above the mean by more than its weight over the mean capacity (Graham's
 bound). The number of moves is not minimal: that is bin packing.
 
-Rule 3 makes the search terminate: each move replaces the giver's level by two lower ones. At most
-n² steps (Brucker, Hurink, Werner 1996); in practice each key moves once. The cost is that of
-sorting, times the distinct capacities.
+Rule 3 makes the search terminate: each move replaces the giver's level by two lower ones. At most n² steps (Brucker,
+Hurink, Werner 1996); in practice each key moves once. The cost is that of sorting, times the distinct capacities.
 
 Balancers without rules 2 and 3 oscillate: KCL with a relative band of ±10 % (PR 1814), Pulsar (PRs
 12604, 13915, 17456).
@@ -89,9 +85,8 @@ def assign_by_load(
 def fair_level(weights: Collection[int], capacities: Collection[int]) -> tuple[int, int]:
     """Return the fair level as (load, capacity).
 
-    That is the mean, without the keys that exceed it alone. Each such key is left out together with
-    a consumer, the heaviest key with the largest consumer, because its owner stays above the others
-    in any case.
+    That is the mean, without the keys that exceed it alone. Each such key is left out together with a consumer, the
+    heaviest key with the largest consumer, because its owner stays above the others in any case.
     """
     load, capacity = sum(weights), sum(capacities)
     for weight, consumer_capacity in zip(sorted(weights, reverse=True), sorted(capacities, reverse=True), strict=False):
@@ -183,8 +178,7 @@ class _LoadTable(Generic[KeyT]):
     def _fill_capacity_class(self, capacity: int) -> bool:
         """Move keys to the least loaded consumer of this capacity until it needs none or no giver helps.
 
-        A giver that cannot help the least loaded consumer cannot help the others, so it is tried
-        once.
+        A giver that cannot help the least loaded consumer cannot help the others, so it is tried once.
         """
         moved = False
         givers = [(-self._level(name), name) for name in self.keys if self.keys[name]]

@@ -11,8 +11,7 @@ is the load in units of `WEIGHT_UNIT`, and is stored in the ledger.
    (Pulsar sheds once in 60 s; KCL balances every 60 s.)
 4. All loads below `MIN_WEIGHT` weigh the same: the jitter of idle streams moves nothing. (KCL moves
    idle leases endlessly, PR 1814; Pulsar added minimum amounts, PR 13915.)
-5. A segment gets its first weight after `MIN_SAMPLES` samples. Until then it weighs the mean of the
-   others.
+5. A segment gets its first weight after `MIN_SAMPLES` samples. Until then it weighs the mean of the others.
 """
 
 from collections.abc import Mapping

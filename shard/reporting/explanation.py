@@ -1,13 +1,11 @@
 """Explains in sentences why each segment is, or is not, assigned to a consumer. Pure.
 
-1. Each segment gets at least one sentence. It starts with the segment and states the status before
-   the cause.
+1. Each segment gets at least one sentence. It starts with the segment and states the status before the cause.
 2. A blocked segment names each blocking ancestor, nearest first, with its backlog, its consumers
    and the time left at the current rate, if that is known.
 3. A wait with a deadline states it: a pending revocation, a grace period, the next drain check. If
    drain checks are not answered, the cause comes first.
-4. Unknown values are reported as unknown. What depends on the spread of keys over key buckets is
-   called estimated.
+4. Unknown values are reported as unknown. What depends on the spread of keys over key buckets is called estimated.
 """
 
 from collections import Counter

@@ -91,8 +91,7 @@ def plan_import(
     """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
     ``listed``: the result of `index_listing`. The plan depends on the topic's layout only: if that changes between two
-    steps, the result is None.
-    Raises LayoutError: the listing violates a rule; the text names the segment.
+    steps, the result is None. Raises LayoutError: the listing violates a rule; the text names the segment.
     """
     layout, planner = _layout_of(topic), _Planner(request, listed, topic)
     for look in (planner.update_known_segments, planner.find_parents, planner.add_segments):

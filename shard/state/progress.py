@@ -22,8 +22,7 @@ from headgate.protocol.backlog import RecordCount, count_records, unacknowledged
 class AcknowledgementProgress:
     """Acknowledged offsets of one segment, or of one key bucket of it.
 
-    STREAM has a position: everything below it is acknowledged. QUEUE adds the ranges above it, sorted
-    and disjoint.
+    STREAM has a position: everything below it is acknowledged. QUEUE adds the ranges above it, sorted and disjoint.
     """
 
     position: int = 0

@@ -48,10 +48,9 @@ def acknowledgeable_end(topic: TopicView, segment: int) -> int | None:
 class RangeLimit:
     """The ranges that one batch may add. Neighboring new ranges count as two, so a full segment may look fuller.
 
-    Each gap between two ranges costs memory in the leader and in every snapshot, and a grant names all
-    ranges of its segment. So a subscription has at most `MAX_RANGES` of them, which its segments divide
-    equally, and one segment at most `MAX_RANGES_PER_SEGMENT`. The key buckets of a shared segment divide
-    those of the segment.
+    Each gap between two ranges costs memory in the leader and in every snapshot, and a grant names all ranges of its
+    segment. So a subscription has at most `MAX_RANGES` of them, which its segments divide equally, and one segment at
+    most `MAX_RANGES_PER_SEGMENT`. The key buckets of a shared segment divide those of the segment.
 
     At the limit an acknowledgement counts only if it does not open another gap: progress always counts.
     A record of which the acknowledgement does not count is delivered again, as in Pulsar, which stores

@@ -3,9 +3,8 @@
 The rules, in order of precedence:
 
 1. A sealed, drained segment is retired. CHECKPOINT retires none, nor does an unknown type.
-2. In a gated subscription (STREAM in strict order) a segment is grantable if and only if every
-   ancestor is drained, at any depth. An empty segment is drained at once, but its undrained
-   ancestors still block its children.
+2. In a gated subscription (STREAM in strict order) a segment is grantable if and only if every ancestor is drained, at
+   any depth. An empty segment is drained at once, but its undrained ancestors still block its children.
 3. An ancestor that is missing from the layout was pruned, hence drained (controller.retention.policy, rule 3).
 4. In other subscriptions (QUEUE, CHECKPOINT, order ``none``, type unknown) no segment waits.
 5. A blocked segment names the nearest undrained ancestors that block it, nearest first, then by id.

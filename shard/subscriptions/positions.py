@@ -2,9 +2,8 @@
 
 An external topic, whose records are stored elsewhere, differs:
 
-1. Its consumers read the source themselves, and declare that when they register. One that does not
-   would wait for chunks that never arrive; one that declares it for a stored topic would skip
-   records.
+1. Its consumers read the source themselves, and declare that when they register. One that does not would wait for
+   chunks that never arrive; one that declares it for a stored topic would skip records.
 2. A subscription starts at the earliest record: only the source knows where an active segment ends.
 3. A seek goes to the beginning or to a known position, never to the latest, and discards the
    checkpoints of its segments.
@@ -40,9 +39,8 @@ def seek_positions(
        is rejected, with the positions to add.
     5. All other segments keep their positions.
 
-    Pulsar's scalable topics keep drained facts across a seek, so rewound records of a sealed segment wait for a
-    change of leader. Kafka resets only a group without members. Here the entry revokes the facts, and consumers keep
-    running.
+    Pulsar's scalable topics keep drained facts across a seek, so rewound records of a sealed segment wait for a change
+    of leader. Kafka resets only a group without members. Here the entry revokes the facts, and consumers keep running.
 
     Return segment → new position for each moved or named segment, or why the seek is rejected.
 

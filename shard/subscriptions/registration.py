@@ -2,10 +2,9 @@
 
 The first matching rule applies to a registration:
 
-1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request
-   late, and segments would be assigned to a consumer that no longer runs. So is one that a command
-   evicted, otherwise its segments would return to it at once. An instance whose grace period ended
-   may register again unchanged.
+1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request late, and segments
+   would be assigned to a consumer that no longer runs. So is one that a command evicted, otherwise its segments would
+   return to it at once. An instance whose grace period ended may register again unchanged.
 2. A name that a newer incarnation holds is rejected (`judge_claim`).
 3. A type other than the recorded one is rejected, and so is an order that the type does not have.
 4. An unknown type becomes known, with the requested or the default order.
@@ -14,11 +13,10 @@ The first matching rule applies to a registration:
 6. A returning consumer may change its own capacity.
 7. A subscription has at most `MAX_CONSUMERS`: each registration computes an assignment of all.
 
-`judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
-must neither recreate it nor join a later one of the same name. The same applies to an instance whose
-topic was deleted (`refuse_deleted_topic`). A late copy of a first registration,
-or an older client, names none, so the shard remembers the consumers of deleted subscriptions. A
-restarted program creates a new subscription.
+`judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names, must neither recreate
+it nor join a later one of the same name. The same applies to an instance whose topic was deleted
+(`refuse_deleted_topic`). A late copy of a first registration, or an older client, names none, so the shard remembers
+the consumers of deleted subscriptions. A restarted program creates a new subscription.
 """
 
 from collections.abc import Iterable, Mapping
@@ -140,8 +138,7 @@ def judge_deleted_subscription(
 ) -> Refusal | None:
     """Return the rejection of a ``request`` from a consumer of a deleted subscription; None for any other.
 
-    ``found`` is the current subscription of that name. ``former_consumers`` belonged to deleted
-    ones.
+    ``found`` is the current subscription of that name. ``former_consumers`` belonged to deleted ones.
     """
     former_id = request.subscription_id
     is_other = former_id is not None and (found is None or found.subscription_id != former_id)

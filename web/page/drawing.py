@@ -5,8 +5,7 @@ the layout are compressed, so that old ones leave space for the present. A split
 the right of one, a merge as one to the right of two. The bar at the bottom of a box is what the
 subscription has acknowledged. Text that does not fit into a box is in its title.
 
-Only the newest `MAX_DRAWN_SEGMENTS` are drawn. Each drawing exists in two widths, of which the style
-sheet shows one.
+Only the newest `MAX_DRAWN_SEGMENTS` are drawn. Each drawing exists in two widths, of which the style sheet shows one.
 """
 
 import math

@@ -19,8 +19,7 @@ kazoo's recipes are not used: `Election` does not interrupt a leader whose node 
 `Lock.release` and `Lock.cancel` block during a partition; a `Lock` with an expired session is never
 acquired again.
 
-kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired
-session.
+kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired session.
 """
 
 import asyncio

@@ -295,14 +295,15 @@ def prune(context: CommandContext, name: str) -> None:
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
     arguments.require_consent(context)
-    seen, changes_nothing = arguments.seen_before(context, name), context.dry_run
+    seen, changes_nothing, shown = arguments.seen_before(context, name), context.dry_run, None
     if context.asks_first:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
-        changes_nothing = not proposed.segments  # Nor is pruned what can be by now: it was not shown.
+        shown = proposed.segments  # What can be pruned only by now is not.
+        changes_nothing = not shown
         if proposed.segments:
             arguments.ask_first(f"Prune {plural(len(proposed.segments), 'segment')} of {name}?", "nothing was pruned")
-    pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=changes_nothing))
+    pruned = context.ask(lambda admin: admin.bound_to(seen).prune_topic(name, dry_run=changes_nothing, shown=shown))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
     ):

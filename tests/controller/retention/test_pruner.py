@@ -173,7 +173,9 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
         assert dry.result.segments == (0,)
         assert _segments(leader) == [0, 1, 2]
 
-        first = await client.call(requests.PruneTopic, topic="orders", token="6")
+        other = await client.call(requests.PruneTopic, topic="orders", token="5", shown=(3,))
+        assert ("invalid", [0, 1, 2]) == (other.verdict, _segments(leader)), "segment 0 has drained since it was shown"
+        first = await client.call(requests.PruneTopic, topic="orders", token="6", shown=(0, 3))
         again = await client.call(requests.PruneTopic, topic="orders", token="6")
         assert first.result.segments == again.result.segments == (0,), "a repeated command gets the same reply"
         assert _segments(leader) == [1, 2]

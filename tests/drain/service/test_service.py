@@ -213,8 +213,7 @@ async def test_a_slow_run_is_cancelled_and_the_next_one_succeeds(spark, engine):
     def endless(session):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
-    # As the process does at its start: a job cannot be cancelled while it is planned, and the first
-    # plan is slow.
+    # As the process does at its start: a job cannot be cancelled while it is planned, and the first plan is slow.
     spark.range(10).selectExpr("sum(id % 7)").collect()
     runner = SparkRunner(spark, name="backlog", run_timeout_seconds=0.5)
     with contextlib.closing(runner):

@@ -93,14 +93,16 @@ def test_what_is_destroyed_is_what_was_shown_and_its_id_says_which(
     assert ids[command[1] if command[1] in ids else command[0]].items() <= asdict(sent).items()
 
 
-def test_what_can_be_pruned_only_after_nothing_was_shown_is_not_pruned(
-    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shown", [(), (1,)])
+def test_what_was_not_shown_is_not_pruned(
+    shown: tuple[int], invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
 ):
-    asked = AsyncMock(return_value=PruneResult(segments=(), retained=(), abandoned=()))
+    asked = AsyncMock(return_value=PruneResult(segments=shown, retained=(), abandoned=()))
     monkeypatch.setattr(FakeAdmin, "prune_topic", asked)
     context.is_terminal = True
-    assert 0 == invoke("topic", "prune", "orders").exit_code
-    assert [{"dry_run": True}] * 2 == [each.kwargs for each in asked.await_args_list]
+    assert 0 == invoke("topic", "prune", "orders", stdin="y\n").exit_code
+    pruned = {"dry_run": not shown, "shown": shown}
+    assert [{"dry_run": True}, pruned] == [each.kwargs for each in asked.await_args_list]
 
 
 def test_a_seek_that_changes_no_position_asks_too(invoke: Invoke, orders: FakeCluster, context: InProcessContext):

@@ -18,9 +18,6 @@ def test_a_named_file_is_read(tmp_path: Path):
     found = load_client_config(file)
     assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger", file=str(file)) == found
     assert f"127.0.0.1:1883 (from {file})" == found.broker
-
-
-def test_a_configuration_without_a_file_names_the_broker_alone():
     assert "h:1" == ClientConfig("local", "h", 1, "file:///x").broker
 
 
@@ -75,9 +72,12 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
     assert "s3cret" not in repr(config)
 
 
-def test_the_error_names_a_missing_password_file_and_the_setting():
-    config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file="/none", file="c.toml")
-    with pytest.raises(ConfigError, match=r"^c\.toml: password_file: cannot read /none: No such file"):
+@pytest.mark.parametrize(
+    ("user", "problem"), [("me", ": cannot read /none: No such"), (None, " is set and username is")]
+)
+def test_the_error_of_an_unusable_password_file_names_the_setting(user: str | None, problem: str):
+    config = ClientConfig("local", "h", 1, "file:///x", username=user, password_file="/none", file="c.toml")
+    with pytest.raises(ConfigError, match=rf"^c\.toml: password_file{problem}"):
         config.password()
 
 

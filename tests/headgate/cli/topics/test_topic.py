@@ -102,9 +102,7 @@ def test_an_invalid_policy_is_rejected_without_a_request(words, message, invoke,
     assert orders.calls == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
-)
+@pytest.mark.parametrize(("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")])
 def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(flags, word, invoke, orders):
     result = invoke("topic", "prune", "orders", *flags)
 
