@@ -17,7 +17,7 @@ from mmh3 import mmh3_x64_128_digest
 
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.replies import AnyReply, MessagePart
-from headgate.protocol.request_fields import Epoch, LedgerId, LedgerIdText
+from headgate.protocol.request_fields import Epoch, LedgerId, LedgerIdText, Natural
 from headgate.protocol.requests import ProduceBatch, Request
 
 _KEY_BYTES: Final = 8
@@ -202,27 +202,29 @@ class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 class ChunkAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     """A small chunk as it is stored, once it is durable: consumers at the end of the shard need not read it.
 
-    Any program may be able to publish to the topic. ``code``: BLAKE2b of ``object``, keyed with what the leader of term
-    ``term_id`` states in replies only (`HeartbeatReply.chunk_key`).
+    Any program may be able to publish to the topic. ``code``: BLAKE2b of ``number`` and ``object``, keyed with what the
+    leader of term ``term_id`` states in replies only (`HeartbeatReply.chunk_key`). By it, a chunk is durable.
     """
 
     shard: int
     term_id: int
-    number: int
+    number: Natural
     object: bytes
     code: bytes
 
     @classmethod
     def of(cls, data: bytes, *, shard: int, number: int, term_id: int, key: int) -> Self:
-        return cls(shard=shard, term_id=term_id, number=number, object=data, code=_code(data, key))
+        return cls(shard=shard, term_id=term_id, number=number, object=data, code=_code(number, data, key))
 
     def is_authentic(self, key: int) -> bool:
-        """Return whether a program that knows ``key`` made it. The object itself states its shard and its number."""
-        return compare_digest(self.code, _code(self.object, key))
+        """Return whether a program that knows ``key`` made it."""
+        return compare_digest(self.code, _code(self.number, self.object, key))
 
 
-def _code(data: bytes, key: int) -> bytes:
-    return blake2b(data, key=key.to_bytes(_KEY_BYTES), digest_size=_CODE_BYTES).digest()
+def _code(number: int, data: bytes, key: int) -> bytes:
+    found = blake2b(number.to_bytes(8), key=key.to_bytes(_KEY_BYTES), digest_size=_CODE_BYTES)
+    found.update(data)
+    return found.digest()
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):

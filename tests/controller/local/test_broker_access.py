@@ -49,11 +49,7 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("right", "covered", "others"),
-    [
-        ("a/b", "a/b", "a/c a a/b/c a/+ #"),
-        ("a/+", "a/b a/+", "a/#"),
-        ("a/#", "a/b/c a/+/# a", "b/# # +/b"),
-    ],
+    [("a/b", "a/b", "a/c a a/b/c a/+ #"), ("a/+", "a/b a/+", "a/#"), ("a/#", "a/b/c a/+/# a", "b/# # +/b")],
 )
 def test_a_right_covers_what_matches_it_completely(right: str, covered: str, others: str) -> None:
     assert covered.split() == [topic for topic in f"{covered} {others}".split() if covers(right, topic)]
