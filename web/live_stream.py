@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from headgate.process.background import cancel_and_wait
+from headgate.process.background import cancel_and_wait, end_tasks
 from metrics import events
 from web.access import RefusedError
 from web.page.shell import Page, as_of
@@ -47,6 +47,8 @@ class _View:
 
     def __init__(self, path: str, render: Render) -> None:
         self.readers = 0
+        self.has_ended = False
+        """By a bug: its readers end, and the last one raises it."""
         self.task: asyncio.Task[None] | None = None
         self._path = path
         self._render = render
@@ -54,6 +56,14 @@ class _View:
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
+        try:
+            await self._render_repeatedly()
+        finally:
+            async with self._changed:
+                self.has_ended = True
+                self._changed.notify_all()
+
+    async def _render_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -71,7 +81,7 @@ class _View:
 
     async def after(self, number: int) -> _Update:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._update.number > number)
+            await self._changed.wait_for(lambda: self._update.number > number or self.has_ended)
             return self._update
 
 
@@ -101,12 +111,13 @@ class LivePages:
         try:
             await asyncio.wait({sending})
         finally:
-            await cancel_and_wait(sending)
+            await end_tasks(sending)
             self._streams.discard(sending)
             self._observer.observe(events.HttpStreamsChanged(change=-1))
             if request.transport is not None:
                 # What the reader has not taken would otherwise be waited for.
                 request.transport.abort()
+            await cancel_and_wait(sending)  # It has ended. Only a bug is raised.
         return response
 
     async def _follow(self, path: str, response: web.StreamResponse, allowed: Callable[[], bool]) -> None:
@@ -130,7 +141,7 @@ class LivePages:
         sent: Mapping[str, str] = {}
         update = await view.after(0)
         await self._write(response, f"retry: {RECONNECT_MS}\n".encode())
-        while allowed():
+        while allowed() and not view.has_ended:
             data = msgspec.json.encode(
                 {
                     "version": self._version,

@@ -39,7 +39,6 @@ def test_anything_else_is_an_error_of_the_option(text: str) -> None:
 @pytest.mark.parametrize(
     ("as_json", "expected"),
     [(False, "headgate: no such store\n"), (True, '{"error": "no such store", "exit_code": 2}\n')],
-    ids=["for people", "for programs"],
 )
 def test_a_server_that_is_away_is_one_line(as_json: bool, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def fail() -> int:

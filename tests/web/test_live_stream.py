@@ -101,6 +101,17 @@ async def test_a_stream_ends_when_its_token_is_revoked():
         assert await ended(update)
 
 
+async def test_a_bug_in_a_rendering_ends_its_streams_and_is_logged(caplog):
+    async with OneHandlerServer() as server, aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{server.port}/") as response:
+            await response.content.readline()
+            server.size = "a bug"
+            with pytest.raises(aiohttp.ClientError):
+                await response.read()
+        await until(lambda: HttpStreamsChanged(change=-1) in server.observer.events)
+    assert "TypeError" in caplog.text
+
+
 async def test_streams_end_with_the_server():
     harness = HttpHarness()
     async with harness.server:

@@ -26,7 +26,6 @@ def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
 @pytest.mark.parametrize(
     "row",
     [StateRow(1, None, 0, end_offset=2, timestamp_index=((0, 100), (1, 90))), StateRow(1, 2, 0, bucket=5, position=2)],
-    ids=["a timestamp index", "a bucket"],
 )
 def test_a_result_is_read_back_unchanged(row):
     result = Result(3, 7, (row,), at_ms=1234, term_id=9)

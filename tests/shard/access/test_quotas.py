@@ -281,9 +281,7 @@ def test_an_idle_producer_gives_way_to_a_new_one(shard: CommandShard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("producers", "age_ms", "durable"),
-    [(3, TEN_MINUTES_MS - 1, 100), (3, TEN_MINUTES_MS, 0), (1, TEN_MINUTES_MS, 100)],
-    ids=["in use", "in flight", "named"],
+    ("producers", "age_ms", "durable"), [(3, TEN_MINUTES_MS - 1, 100), (3, TEN_MINUTES_MS, 0), (1, TEN_MINUTES_MS, 100)]
 )
 def test_a_producer_in_use_does_not_give_way(shard: CommandShard, producers: int, age_ms: int, durable: int) -> None:
     shard.apply(opened(11), opened(12, name="loader"))

@@ -173,7 +173,6 @@ async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead
         ("the Spark process ended with code 1", "Drain checks are not answered: the Spark process ended with code 1. "),
         ("did you mean 'dead'?", "Drain checks are not answered: did you mean 'dead'? "),
     ],
-    ids=["words", "a sentence"],
 )
 async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead, problem: str, cause: str) -> None:
     harness = lead("ada", records=3).split(0)

@@ -24,7 +24,6 @@ def request(body: Any = LIST) -> Request:
 @pytest.mark.parametrize(
     ("register", "given"),
     [(command, (LIST, STATE)), (user_command, (LIST, STATE, "shop")), (handler, (LIST, "shop/till"))],
-    ids=["command", "command of a user", "handler"],
 )
 def test_a_decision_gets_the_body_and_the_state_or_the_user_or_the_address(register: Any, given: tuple) -> None:
     decided = Decision((), done)

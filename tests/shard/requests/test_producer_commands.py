@@ -404,7 +404,6 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
         lambda state: judged(describe_producer, DescribeProducer(producer="missing"), state),
         lambda state: judged(delete_producer, DeleteProducer(producer="missing", token="t"), state),
     ],
-    ids=["describe", "delete"],
 )
 def test_an_unknown_name_is_rejected(shard: Shard, outcome: Any) -> None:
     shard.open("a")

@@ -314,7 +314,6 @@ def test_rule_3_a_seek_goes_at_most_to_the_highest_position_known() -> None:
         (external_topic("offsets"), 0, 4, "acknowledged to 4 of 10 (only its source counts records)"),
         (external_topic("offsets"), 1, 4, "acknowledged to 4 (only its source counts records)"),
     ],
-    ids=["opaque", "sealed", "active"],
 )
 def test_a_backlog_is_described_where_it_cannot_be_counted(topic: Topic, segment: int, position: int, expected: str):
     assert expected == remaining_at_source(topic, segment, position)

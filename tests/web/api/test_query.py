@@ -34,9 +34,7 @@ SUBSCRIPTIONS = [subscription_summary(*each) for each in [("a", "s"), ("a", "t")
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize(
-    ("page_of", "rows", "field"),
-    [(topic_page, TOPICS, "topics"), (subscription_page, SUBSCRIPTIONS, "subscriptions")],
-    ids=["topics", "subscriptions"],
+    ("page_of", "rows", "field"), [(topic_page, TOPICS, "topics"), (subscription_page, SUBSCRIPTIONS, "subscriptions")]
 )
 def test_pages_contain_each_row_once_also_where_one_name_begins_with_another(page_of, rows, field, limit):
     found, after = [], ""
