@@ -72,6 +72,13 @@ class Deployment:
         self._install("zookeeper.cfg", root / "etc/zookeeper/zoo.cfg", {"2281": ports.zookeeper})
         self._run_guide()
 
+    def take_users_from_certificates(self) -> None:
+        """Use what the comments of the shipped files name in place of the broker's passwords."""
+        shutil.copy(self.ca_file, self.root / "etc/mosquitto/certs/client-ca.pem")
+        for file in (self.settings, self.root / "etc/mosquitto/mosquitto.conf"):
+            option = "^# (certificate_file|key_file|cafile|require_certificate|use_identity_as_username)"
+            file.write_text(re.sub(option, r"\1", file.read_text(), flags=re.MULTILINE))
+
     @property
     def environ(self) -> dict[str, str]:
         """What systemd passes to the daemon."""
@@ -91,12 +98,6 @@ class Deployment:
 
     def token(self) -> str:
         return (self.root / "etc/prometheus/headgate-token").read_text().strip()
-
-    def secrets(self) -> list[str]:
-        """Return what no log may contain."""
-        folder = self.root / "etc/headgate"
-        passwords = [(folder / name).read_text().strip() for name in ("mqtt-password", "zookeeper-password")]
-        return [*passwords, self.token(), "password of"]
 
     def daemon_tls(self) -> ssl.SSLContext:
         """Return the context of a client with the daemon's certificate."""
@@ -169,9 +170,11 @@ class Deployment:
 
 
 @pytest.fixture
-async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
+async def deployment(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Deployment]:
     with ReservedPort() as broker, ReservedPort() as zookeeper, ReservedPort() as http:
         deployment = Deployment(tmp_path / "root", Ports(broker.number, zookeeper.number, http.number))
+        if hasattr(request, "param"):
+            deployment.take_users_from_certificates()
         async with deployment.broker(), deployment.zookeeper():
             yield deployment
 
@@ -223,8 +226,15 @@ async def test_the_shipped_files_make_a_cluster_in_which_every_connection_is_sec
     assert "headgate_zookeeper_refused 0.0" in metrics
     await prometheus_scrapes(deployment)
     await zookeeper_refuses_strangers(deployment)
-    log = daemon.errors()
-    assert not any(secret in log for secret in deployment.secrets())
+    files = (deployment.root / "etc/headgate" / name for name in ("mqtt-password", "zookeeper-password"))
+    secrets = [token, "password of", *(file.read_text().strip() for file in files)]
+    assert not any(secret in daemon.errors() for secret in secrets)
+    assert await daemon.terminate() == 0
+
+
+@pytest.mark.parametrize("deployment", ["by certificate"], indirect=True)
+async def test_a_broker_knows_the_daemon_by_the_certificate_that_the_guide_makes(deployment: Deployment) -> None:
+    daemon = await ready_daemon(deployment, deployment.token())
     assert await daemon.terminate() == 0
 
 
@@ -251,7 +261,6 @@ async def prometheus_scrapes(deployment: Deployment) -> None:
             await admin.split("orders", SegmentId(0))
 
         async def is_annotated() -> bool:
-            """Whether the dashboard marks the split."""
             return list(await server.query(splits)) == ['{"kind": "split", "reason": "command"}']
 
         events = json.loads((DEPLOY / "grafana/headgate.json").read_text())["annotations"]["list"]
@@ -264,8 +273,7 @@ async def zookeeper_refuses_strangers(deployment: Deployment) -> None:
     assert b"Zookeeper version: 3.9" in await deployment.ask_zookeeper(b"srvr", deployment.daemon_tls())
     assert b"not in the whitelist" in await deployment.ask_zookeeper(b"dump", deployment.daemon_tls())
     assert await deployment.ask_zookeeper(b"srvr", None) == b""
-    without_certificate = client_context(ca_file=deployment.ca_file)
-    assert await deployment.ask_zookeeper(b"srvr", without_certificate) == b""
+    assert await deployment.ask_zookeeper(b"srvr", client_context(ca_file=deployment.ca_file)) == b""
     stranger = Candidate()
     async with ZooKeeperElections(
         f"{SERVER}:{deployment.ports.zookeeper}",
