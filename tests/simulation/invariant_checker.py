@@ -274,18 +274,9 @@ class InvariantChecker:
             if name not in (GRAVEYARD, CELLAR, PHOENIX, ASHES):  # Their programs check the order.
                 self._check_counter(name, row)
             self.backlogs.record_stored(state.shard, row)
-            self.stored[name].append(
-                Stored(
-                    row["segment"],
-                    row["offset"],
-                    row["key"],
-                    row["value"],
-                    row["topic_id"],
-                    row["headers"],
-                    header.at_ms,
-                )
-            )
-            self.records_by_offset[name, row["segment"], row["offset"]] = (row["key"], row["value"], row["headers"])
+            place, content = (row["segment"], row["offset"]), (row["key"], row["value"])
+            self.stored[name].append(Stored(*place, *content, row["topic_id"], row["headers"], header.at_ms))
+            self.records_by_offset[name, *place] = (*content, row["headers"])
 
     def _check_headers(self, key: bytes, counter: int, headers: Headers) -> None:
         """Check that a record has the headers of its producer; a broker without MQTT 5 drops those of a device."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tests.simulation.simulated_daemon import SimulatedDaemon
     from tests.simulation.world import ClusterSimulation
 
-SECONDS: Final = 900.0
-"""Virtual time to deliver everything after the other faults have ended. The longest part is a burst of which
-the workers of a queue process two or three records a second; then the time-outs of producers, and of a hanging consumer."""
+SECONDS: Final = 300.0
+"""Virtual time to deliver everything after the other faults have ended. The longest part is that producers and consumers
+time out: requests of the former, and with a hanging consumer its grace and revocation periods."""
 LEADERS_SECONDS: Final = 60
 BURST_SECONDS: Final = 60.0
 IDLE_SECONDS, IDLE_LOOKS = 15.0, 4

@@ -118,7 +118,8 @@ class QueueProgram:
             with suppress(FencedError, NoLeaderError, WorkerEndedError):
                 async with self._world.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
                     while True:
-                        records = await consumer.get_many(rng.choice([1, 5]), timeout_seconds=5)
+                        most = 50 if self._world.faults.lasting.lasts else rng.choice([1, 5])  # It comes with a burst.
+                        records = await consumer.get_many(most, timeout_seconds=5)
                         for record in records:  # Now: its time for a revoked segment may end before it handles all.
                             self._begun[record.segment, record.offset] += 1
                             checker.check_delivery(MAIN_TOPIC, WORK, "QUEUE", client.client_id, record, handled=False)
