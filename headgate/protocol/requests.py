@@ -505,7 +505,7 @@ class SetTopicPolicy(TopicCommand, frozen=True, tag="set_topic_policy"):
 
 
 class PruneTopic(TopicCommand, frozen=True, tag="prune_topic"):
-    """Prune every drained segment now, despite retention; refused if there are others than those ``shown`` before."""
+    """Prune every drained segment now, despite retention. ``dry_run``: only report them. ``shown``: refuse others."""
 
     dry_run: bool = False
     shown: Annotated[tuple[Natural, ...], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None

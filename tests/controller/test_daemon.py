@@ -64,8 +64,8 @@ def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) ->
 
     with structlog.testing.capture_logs() as logged:
         assert [10**12 + 1000, 10**12 + 2000, 10**12 + 3000] == [daemon._now_ms() for _ in range(3)]
-    assert [("clock.stepped", 10**9 - 2), ("clock.stepped", 0)] == [
-        (line["event"], line["held_seconds"]) for line in logged
+    assert [("clock.stepped", 10**9 - 2, "check"), ("clock.stepped", 0, "none:")] == [
+        (line["event"], line["held_seconds"], line["advice"].split()[0]) for line in logged
     ]
 
 
