@@ -375,8 +375,8 @@ class CompactionSettings(Section, frozen=True, kw_only=True):
     """Compact in the Spark process that this daemon starts, and delete chunks of the shards led
     here. False: neither; then disk usage and the reading of new consumers grow by one object per commit."""
     min_chunks: Annotated[int, Meta(ge=1, le=100_000)] = 8192
-    """Number of chunks that are compacted together. Default: 8192, two seconds of Spark and one
-    object per segment. 1024 took one second."""
+    """Number of chunks that are compacted together; up to eight times as many if they are small. Default: 8192, two
+    seconds of Spark and one object per segment. 1024 took one second."""
     delay_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """Minimum age of a compacted chunk, in seconds. Default: 300, so that consumers at the tail
     have passed it and read each record once."""

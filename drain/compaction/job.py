@@ -32,7 +32,7 @@ from drain.backlog.counting import encode_range_facts, read_range_facts
 from drain.backlog.results import newest_of_history
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction.object_writer import WRITTEN, write_compacted
-from drain.compaction.policy import PlannedCompaction, next_compaction
+from drain.compaction.policy import WIDEST, PlannedCompaction, next_compactions
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
@@ -44,7 +44,7 @@ from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists
-from headgate.ledger.objects import FANOUT, chunk_path, compacted_through, ranges_to_read
+from headgate.ledger.objects import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, create_own, open_store
 
@@ -70,6 +70,7 @@ class CompactionSettings:
     """How long a replaced range is kept for its readers."""
     object_bytes: int = OBJECT_BYTES
     run_timeout_seconds: float = 3600.0
+    widest: int = WIDEST
     fanout: int = FANOUT
 
 
@@ -115,22 +116,20 @@ class CompactionJob:
         covering = [await compacted.read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
         result = await newest_of_history(self.store, shard, ledger)
-        planned = next_compaction(
+        for planned in next_compactions(
             [(manifest.range, manifest.level) for manifest in covering],
             watermark=result.watermark,
             chunks=self._settings.chunks,
+            widest=self._settings.widest,
             fanout=self._settings.fanout,
-        )
-        if planned is None:
-            return None
-        sources = [manifest for manifest in covering if manifest.range in planned.sources]
-        if sources:
-            last_at_ms, last_term_id = sources[-1].last_at_ms, sources[-1].last_term_id
+        ):
+            sources = [manifest for manifest in covering if manifest.range in planned.sources]
+            last_at_ms, last_term_id = await self._end(shard, planned, sources)
+            # A chunk that is ahead by more was written by a clock that was wrong, so its age is unknown.
+            is_old = abs(began_ms - last_at_ms) >= self._settings.delay_seconds * 1000
+            if is_old and (planned.is_narrowest or _tasks(await self._size_bytes(shard, planned.range)) == 1):
+                break
         else:
-            header = await Ledger(self.store, shard).header(planned.range.last)
-            last_at_ms, last_term_id = header.at_ms, header.term_id
-        # A chunk that is ahead by more was written by a clock that was wrong, so its age is unknown.
-        if abs(began_ms - last_at_ms) < self._settings.delay_seconds * 1000:
             return None
         first, last = planned.range
         folder = f"{compacted.compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
@@ -142,10 +141,23 @@ class CompactionJob:
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
         return await self.published.publish(await self._written(work, last_at_ms, last_term_id), began_ms)
 
+    async def _end(
+        self, shard: int, planned: PlannedCompaction, sources: Sequence[compacted.Manifest]
+    ) -> tuple[int, int]:
+        """Return time and term id of the last chunk."""
+        if sources:
+            return sources[-1].last_at_ms, sources[-1].last_term_id
+        header = await Ledger(self.store, shard).header(planned.range.last)
+        return header.at_ms, header.term_id
+
     async def _written(self, work: _CompactionWork, last_at_ms: int, last_term_id: int) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         planned = work.planned
-        inputs, size_bytes = work.merged_objects() if work.sources else await self._chunks(work)
+        if work.sources:
+            inputs, size_bytes = work.merged_objects()
+        else:
+            inputs = [[(path, None)] for path in _chunk_paths(work.shard, planned.range)]
+            size_bytes = await self._size_bytes(work.shard, planned.range)
         objects, facts = await self.runner.run(lambda _: self._write(work, inputs, size_bytes))
         _check_record_counts(work, objects, facts)
         paths = {PurePath(item.path) for item in objects}
@@ -168,14 +180,13 @@ class CompactionJob:
             objects=objects,
         )
 
-    async def _chunks(self, work: _CompactionWork) -> tuple[list[_Objects], int]:
-        """Return the chunks of the range, each on its own, and about how many bytes they have."""
-        first, last = work.planned.range
-        paths = [chunk_path(work.shard, number) for number in range(first, last + 1)]
+    async def _size_bytes(self, shard: int, chunks: ChunkRange) -> int:
+        """Return about how many bytes ``chunks`` have."""
+        paths = _chunk_paths(shard, chunks)
         sampled = paths[:: -(-len(paths) // SAMPLES)]
         # The task reports a missing one.
-        size_bytes = sum([len(await if_exists(self.store.read, path) or b"") for path in sampled])
-        return [[(path, None)] for path in paths], size_bytes * len(paths) // len(sampled)
+        sizes = [len(await if_exists(self.store.read, path) or b"") for path in sampled]
+        return sum(sizes) * len(paths) // len(sampled)
 
     def _write(
         self, work: _CompactionWork, inputs: list[_Objects], size_bytes: int
@@ -183,15 +194,22 @@ class CompactionJob:
         """Write what ``inputs`` contain; return the objects in order, and the facts of the range."""
         object_bytes = self._settings.object_bytes
         write = partial(write_compacted, self._url, work.folder, alive=work.alive, object_bytes=object_bytes)
-        tasks = max(1, min(MAX_TASKS, size_bytes // TASK_BYTES))
         sent = [each.__module__ for each in (write_compacted, read_objects, aggregate, checksum)]
         with run_errors(f"chunks {work.planned.range}: ", doing="compact"):
-            found = read_in_tasks(self._session, inputs, tasks, write, WRITTEN, sent).toArrow()
+            found = read_in_tasks(self._session, inputs, _tasks(size_bytes), write, WRITTEN, sent).toArrow()
         is_object = pc.is_valid(found["path"])
         rows = found.filter(is_object).select(compacted.CompactedObject.__struct_fields__).to_pylist()
         objects = sorted((compacted.CompactedObject(**row) for row in rows), key=_place)
         facts = aggregate(found.filter(pc.invert(is_object)).select(SCHEMA.names)) if work.facts is None else work.facts
         return objects, facts
+
+
+def _tasks(size_bytes: int) -> int:
+    return max(1, min(MAX_TASKS, size_bytes // TASK_BYTES))
+
+
+def _chunk_paths(shard: int, chunks: ChunkRange) -> list[str]:
+    return [chunk_path(shard, number) for number in range(chunks.first, chunks.last + 1)]
 
 
 def _place(item: compacted.CompactedObject) -> tuple[int, int, int]:

@@ -5,7 +5,8 @@ Which chunks:
 * A range never exceeds the watermark of the published result: only counted chunks are compacted, and ranges merged.
   The result says which segments exist. What it does not know would be left out.
 * ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
-* Otherwise the next ``chunks`` chunks become one range of level 0.
+* Otherwise the next ``chunks`` chunks become one range of level 0, or up to `WIDEST` times as many, if they are old
+  enough and small, because each range has a price of its own.
 
 So the number of ranges grows with the logarithm of the ledger's length.
 
@@ -32,6 +33,8 @@ from typing import Final
 
 from headgate.ledger.objects import FANOUT, ChunkRange, compacted_through, ranges_to_read
 
+WIDEST: Final = 8
+"""A range of level 0 has at most so many times ``chunks`` chunks."""
 ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
 """Age at which a folder that no manifest names is deleted (rule 6)."""
 
@@ -44,19 +47,27 @@ class PlannedCompaction:
     level: int
     sources: tuple[ChunkRange, ...]
     """The ranges that it replaces; empty: it is written from chunks."""
+    is_narrowest: bool = True
+    """Whether no range with fewer chunks can be written in its place."""
 
 
-def next_compaction(
-    covering: Sequence[tuple[ChunkRange, int]], *, watermark: int, chunks: int, fanout: int = FANOUT
-) -> PlannedCompaction | None:
-    """Return the next range to write, or None; ``covering``: (range, level) of the ranges of `ranges_to_read`."""
+def next_compactions(
+    covering: Sequence[tuple[ChunkRange, int]],
+    *,
+    watermark: int,
+    chunks: int,
+    widest: int = WIDEST,
+    fanout: int = FANOUT,
+) -> list[PlannedCompaction]:
+    """Return what may be written next, widest first; ``covering``: range and level of each of `ranges_to_read`."""
     for at in range(len(covering) - fanout + 1):
         group = covering[at : at + fanout]
         if len({level for _, level in group}) == 1 and group[-1][0].last <= watermark:
             sources = tuple(each for each, _ in group)
-            return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
+            return [PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)]
     last = compacted_through([each for each, _ in covering])
-    return PlannedCompaction(ChunkRange(last + 1, last + chunks), 0, ()) if last + chunks <= watermark else None
+    most = min(widest, (watermark - last) // chunks)
+    return [PlannedCompaction(ChunkRange(last + 1, last + n * chunks), 0, (), n == 1) for n in range(most, 0, -1)]
 
 
 def max_run_age_seconds(delete_after_seconds: float) -> float:

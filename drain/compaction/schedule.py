@@ -20,7 +20,8 @@ from drain.spark.chunks import MustRestartError
 from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
 
-CHECK_INTERVAL_SECONDS: Final = 30.0
+CHECK_INTERVAL_SECONDS: Final = 120.0
+"""Long enough that a busy shard has several ranges' chunks, which become one (drain.compaction.policy)."""
 MAX_PAUSE_SECONDS: Final = 1800.0
 
 

@@ -75,10 +75,7 @@ class ServerStream(KinesisStream):
                 return sorted(children)
 
 
-@pytest.fixture(scope="module")
-def server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with kinesis_server(pytestconfig, tmp_path_factory.mktemp("kinesis") / "log") as environ:
-        yield environ
+server = kinesis_server
 
 
 @pytest.fixture(params=["fake", pytest.param("server", marks=pytest.mark.contract)])

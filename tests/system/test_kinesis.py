@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@pytest.fixture(scope="module")
-def server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with kinesis_server(pytestconfig, tmp_path_factory.mktemp("kinesis") / "log") as environ:
-        yield environ
+server = kinesis_server
 
 
 @pytest.fixture

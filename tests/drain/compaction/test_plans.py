@@ -24,7 +24,7 @@ class CompactionFixture:
         self.now_ms = NOW_MS
         chunks = LedgerChunks(ledger.url)
         self.job = BacklogJob(chunks, count_on(spark, chunks))
-        settings = {"chunks": 4, "delay_seconds": 0, "fanout": FANOUT, **settings}
+        settings = {"chunks": 4, "delay_seconds": 0, "widest": 1, "fanout": FANOUT, **settings}
         self.compaction_job = CompactionJob(
             ledger.url, spark, CompactionSettings(**settings), now_ms=lambda: self.now_ms
         )

@@ -4,22 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.compaction.policy import PlannedCompaction, next_compaction
+from drain.compaction.policy import PlannedCompaction, next_compactions
 from headgate.ledger.objects import FANOUT, ChunkRange
 
 
-def all_compacted(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
+def all_compacted(watermark: int, chunks: int, widest: int = 1) -> list[tuple[ChunkRange, int]]:
     """Return the ranges and levels once nothing is due."""
     covering: list[tuple[ChunkRange, int]] = []
-    while (planned := next_compaction(covering, watermark=watermark, chunks=chunks)) is not None:
+    while found := next_compactions(covering, watermark=watermark, chunks=chunks, widest=widest):
+        planned = found[0]
         covering = [each for each in covering if each[0] not in planned.sources]
         covering = sorted([*covering, (planned.range, planned.level)])
     return covering
 
 
-@given(st.integers(0, 2000), st.integers(1, 40))
-def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: int) -> None:
-    covering = all_compacted(watermark, chunks)
+@given(st.integers(0, 2000), st.integers(1, 40), st.integers(1, 8))
+def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: int, widest: int) -> None:
+    covering = all_compacted(watermark, chunks, widest)
     numbers = [n for each, _ in covering for n in range(each.first, each.last + 1)]
 
     assert list(range(1, watermark // chunks * chunks + 1)) == numbers
@@ -32,13 +33,13 @@ def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: i
 def test_a_changed_number_of_chunks_continues_after_the_last_range() -> None:
     covering = all_compacted(60, 4)
 
-    assert PlannedCompaction(ChunkRange(61, 70), 0, ()) == next_compaction(covering, watermark=75, chunks=10)
+    assert [PlannedCompaction(ChunkRange(61, 70), 0, ())] == next_compactions(covering, watermark=75, chunks=10)
 
 
 def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     mixed = [(ChunkRange(n, n), n % 2) for n in range(1, 3 * FANOUT)]
 
-    assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None
+    assert next_compactions(mixed, watermark=3 * FANOUT - 1, chunks=1) == []
 
 
 @pytest.mark.parametrize(
@@ -49,5 +50,5 @@ def test_a_full_group_that_is_counted_becomes_one_range_before_new_chunks(ranges
     sources = tuple(ChunkRange(first, first + 9) for first in (41, 51, 61, 71)[:ranges])
     covering = [(ChunkRange(1, 40), 1), *((each, 0) for each in sources)]
 
-    planned = next_compaction(covering, watermark=watermark, chunks=10, fanout=4)
-    assert planned == (PlannedCompaction(ChunkRange(41, 80), 1, sources) if merged else None)
+    planned = next_compactions(covering, watermark=watermark, chunks=10, fanout=4)
+    assert planned == ([PlannedCompaction(ChunkRange(41, 80), 1, sources)] if merged else [])

@@ -94,14 +94,18 @@ async def test_a_range_is_due_once_enough_chunks_follow_the_last_one(chunks: int
     assert last == await world.job().due_through(0)
 
 
-@pytest.mark.parametrize(("age_seconds", "due"), [(300, True), (299, False), (-299, False), (-300, True)])
-async def test_a_chunk_is_compacted_that_is_old_or_was_stored_by_a_clock_that_was_ahead(age_seconds: int, due: bool):
+@pytest.mark.parametrize(("now_ms", "last"), [(300_012, 12), (300_011, 8), (300_003, 0), (-300_000, 12), (-298_996, 0)])
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_old_chunks_become_a_range_wide_if_small(now_ms, last, is_small, monkeypatch):
     """Ledger time waits until the clocks have caught up with it, maybe for years."""
-    world = Processes(4)
-    await publish_result(world.store, Result(0, 4, (), at_ms=4))
-    world.now_ms = 4 + 1000 * age_seconds
-    with pytest.raises(RunError, match="it is written") if due else nullcontext():
-        assert await world.job().compact_next(0) is None
+    monkeypatch.setattr("drain.compaction.job.TASK_BYTES", 10**9 if is_small else 1)
+    world = Processes(12)
+    await publish_result(world.store, Result(0, 12, (), at_ms=12))
+    world.now_ms, job = now_ms, world.job()
+    with pytest.raises(RunError, match="it is written") if last else nullcontext():
+        assert await job.compact_next(0) is None
+    ranges = [call.args[0].planned.range for call in job._written.await_args_list]
+    assert ranges == ([ChunkRange(1, last if is_small else 4)] if last else [])
 
 
 @pytest.mark.parametrize(("last", "at_ms", "term"), [(4, 13, 0), (4, 4, 9), (13, 13, 6)], ids=["time", "term", "none"])

@@ -194,7 +194,7 @@ async def test_a_bucket_is_compacted_like_a_folder(spark, s3, ledger):
     found = []
     for each in (url, ledger.url):
         assert {} == (await job_on(spark, each).run([3])).failures
-        compaction = CompactionJob(each, spark, CompactionSettings(10, 0, fanout=2), now_ms=lambda: 10**12)
+        compaction = CompactionJob(each, spark, CompactionSettings(10, 0, widest=1, fanout=2), now_ms=lambda: 10**12)
         for manifest in await compaction.run(3):
             items = [(item.topic_id, item.segment, item.first_offset, item.checksum) for item in manifest.objects]
             found.append((each, manifest.range, items))

@@ -1,6 +1,5 @@
 """kinesis-local of npm: a server on loopback that speaks the API of Kinesis. Streams are in its memory."""
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -32,10 +31,11 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def kinesis_server(config: pytest.Config, log: Path) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def kinesis_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Run a server; yield the environment of its clients."""
-    folder = npm_packages(HERE, config) / "node_modules" / "kinesis-local"
+    log = tmp_path_factory.mktemp("kinesis") / "log"
+    folder = npm_packages(HERE, pytestconfig) / "node_modules" / "kinesis-local"
     node = shutil.which("node")
     assert node is not None, "npm_packages has found it"
     with ReservedPort() as plain, ReservedPort() as tls, log.open("wb") as output:
