@@ -3,10 +3,9 @@
 1. Spark's counts have ages and rates. The leader's have neither, but are always current.
    ``counted_by`` names the origin.
 2. A subscription that is newer than Spark's count, or was moved since, has the leader's.
-3. The leader knows only those segments of an external topic that are drained or acknowledged to their
-   end: 0, also if their tables were counted before. Other values come from its tables. Counts from before a seek
-   are not used. Where there is none, a holder says when the oldest record arrived that it has
-   not handled. The rest is unknown.
+3. The leader knows only those segments of an external topic that are drained or acknowledged to their end: 0, also if
+   their tables were counted before. Other values come from its tables. Counts from before a seek are not used. Where
+   there is none, a holder says when the oldest record arrived that it has not handled. The rest is unknown.
 """
 
 from collections import defaultdict

@@ -1,9 +1,8 @@
 """Answers the HTTP API for the whole cluster: from this daemon's leaders, and from the other daemons.
 
-1. A daemon collects its own summaries at most every second, and spends at most a twentieth of the
-   loop's time on it: the pause grows with what the last collection took. Requests meanwhile share the
-   last answer, unless this daemon has begun or ended a term since. It asks the other daemons at most
-   every second.
+1. A daemon collects its own summaries at most every second, and spends at most a twentieth of the loop's time on it:
+   the pause grows with what the last collection took. Requests meanwhile share the last answer, unless this daemon has
+   begun or ended a term since. It asks the other daemons at most every second.
 2. Without requests it collects its own summaries for the history only, every `SAMPLE_SECONDS`, and asks
    no other daemon.
 """

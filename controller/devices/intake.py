@@ -4,10 +4,9 @@ Each message takes the route of a batch without a producer id. The broker delive
 leader: at least once, in the broker's order. Duplicates are not detected: MQTT has no identifier for that.
 
 1. No message is acknowledged before the chunk that contains it is durable.
-2. A message that cannot be stored (empty key, too large, headers beyond the limits, a copy of a retained
-   message) is counted, logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message
-   for a topic that does not exist, which no session receives: see
-   `UnknownTopicWatch`.
+2. A message that cannot be stored (empty key, too large, headers beyond the limits, a copy of a retained message) is
+   counted, logged at a limited rate, and acknowledged, so that it is not delivered again. So is a message for a topic
+   that does not exist, which no session receives: see `UnknownTopicWatch`.
 3. A message in the session of a topic that is deleted belongs to no other topic, whatever its name. A
    successor of this leader may still have the topic: such a message is acknowledged only after a barrier.
 4. The leader calls `accept` only while the term serves: later messages are for the next leader.

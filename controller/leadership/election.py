@@ -145,8 +145,7 @@ class Elections(Protocol):
     def withdraw(self, shard: int) -> None:
         """Leave the queue of a shard. Does not wait, and produces no LOCK_LOST.
 
-        The queue node is deleted once the service is reachable, at the latest when the session
-        ends.
+        The queue node is deleted once the service is reachable, at the latest when the session ends.
         """
 
     def queue(self, shard: int) -> SeenQueue | None:

@@ -1,11 +1,10 @@
 """Rolls and prunes segments periodically, prunes them on command, and deletes their data.
 
-`SegmentsPruned` removes segments from the layout and leaves tombstones, as does the deletion of a
-topic. After a delay, when no reader can still be reading them, their data is deleted from compacted
-objects, and `DataDeleted` removes the tombstones. Deletions are repeated until they succeed. That of a
-deleted topic waits until its session for devices is removed: a next leader learns of it by the tombstones.
-Compaction drops the data of chunks that it has not compacted yet. Segments of external topics leave
-no tombstones.
+`SegmentsPruned` removes segments from the layout and leaves tombstones, as does the deletion of a topic. After a delay,
+when no reader can still be reading them, their data is deleted from compacted objects, and `DataDeleted` removes the
+tombstones. Deletions are repeated until they succeed. That of a deleted topic waits until its session for devices is
+removed: a next leader learns of it by the tombstones. Compaction drops the data of chunks that it has not compacted
+yet. Segments of external topics leave no tombstones.
 """
 
 import asyncio

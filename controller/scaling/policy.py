@@ -3,18 +3,16 @@
 Times come from the layout and rates from the ledger, so a new leader decides as its predecessor would.
 
 1. At most one change per evaluation, none within the topic's cool-down. Splits come first.
-2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the
-   one furthest above first. Otherwise the busiest segment splits if consumers are without a segment
-   and its load is worth it.
+2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the one furthest above
+   first. Otherwise the busiest segment splits if consumers are without a segment and its load is worth it.
 3. A segment is judged one cool-down and one window after its creation, and one window after the
    start of the term: producers that were disconnected send their backlog, which is not their rate. A roll
    changes no range, so it begins none of this again.
 4. A segment whose load without its hottest hash is below half a threshold does not split for its
    rate: one key stays in one segment.
-5. Two neighbors merge if their combined load in the busiest split window of the merge window is
-   below the merge ratio, both and the term are older than the merge window, and the last split is
-   longer ago than the merge cool-down. While consumers need the pair, the limit is half the load
-   that is worth a split.
+5. Two neighbors merge if their combined load in the busiest split window of the merge window is below the merge ratio,
+   both and the term are older than the merge window, and the last split is longer ago than the merge cool-down. While
+   consumers need the pair, the limit is half the load that is worth a split.
 6. Never above the most segments, below the fewest, or behind too many undrained generations. Some
    are allowed: a backlog is read by as many consumers as it has segments.
 7. A split that a limit prevents is reported with that limit.

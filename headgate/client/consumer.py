@@ -503,10 +503,9 @@ class Consumer:
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Acknowledge ``record``; with STREAM also every record delivered before it in its segment.
 
-        The acknowledgement is sent in the background, with the next batch, and again until it is
-        stored: `flush` waits for that. This method is a coroutine because it waits while too many
-        acknowledgements are collected. If another consumer holds the segment by now, the
-        acknowledgement has no effect, and counts in `metrics`.
+        The acknowledgement is sent in the background, with the next batch, and again until it is stored: `flush` waits
+        for that. This method is a coroutine because it waits while too many acknowledgements are collected. If another
+        consumer holds the segment by now, the acknowledgement has no effect, and counts in `metrics`.
 
         Raises:
             TypeError: ``record`` is no record of a consumer.

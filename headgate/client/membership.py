@@ -4,8 +4,7 @@
    It keeps its incarnation, and continues to deliver meanwhile. A heartbeat without a reply is no
    reason to: a registration costs a leader that is late already far more.
    Once its lease has ended (`DeliveryLease`), it delivers nothing, and registers after the next answered heartbeat.
-2. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
-   is missing again.
+2. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what is missing again.
 3. A newer program of the same name, an eviction by a command, or the deletion of the subscription
    fences this consumer: the iterator raises FencedError.
 4. Until its user has lacked the right for `FORBIDDEN_SECONDS`, nothing changes: an access file is soon

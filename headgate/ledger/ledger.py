@@ -63,8 +63,7 @@ class Ledger:
     async def append(self, number: int, data: bytes) -> None:
         """Create chunk ``number``; raises what `Store.create` raises.
 
-        **Own chunks.** A chunk with equal bytes was written by this call (`create_own`), so the commit
-        has succeeded:
+        **Own chunks.** A chunk with equal bytes was written by this call (`create_own`), so the commit has succeeded:
 
         1. A term chunk contains a random id, drawn for one attempt to start a term. Only that attempt can write it.
         2. Every chunk contains the id of its term. A leader has one chunk in flight, so it writes other bytes only

@@ -242,8 +242,7 @@ class ImportedSegment(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_
 class TopicImported(TopicCommandEntry, frozen=True, tag="topic_imported"):
     """``user`` imported an external topic with all segments that its source has had so far.
 
-    headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has
-    none.
+    headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has none.
     """
 
     topic: str

@@ -5,9 +5,8 @@ has one kind of positions:
 
 * ``offsets``: rising integers, acknowledged as usual. A sealed segment is drained when its end
   offset is acknowledged. The end of an active segment is unknown.
-* ``opaque``: not interpreted; Kinesis sequence numbers exceed 63 bits and have gaps. A segment is
-  read to its end or not, so its end offset is 1. A checkpoint holds the reader's position for the
-  next holder and decides nothing.
+* ``opaque``: not interpreted; Kinesis sequence numbers exceed 63 bits and have gaps. A segment is read to its end or
+  not, so its end offset is 1. A checkpoint holds the reader's position for the next holder and decides nothing.
 """
 
 from collections import defaultdict

@@ -219,8 +219,7 @@ class Layout:
     5. Only a sealed segment without ancestors in the layout can be pruned. Its children lose it as a
        parent: a pruned segment counts as drained.
 
-    The ranges of an external topic are its source's, scaled to the ring for display; no record is
-    routed by them.
+    The ranges of an external topic are its source's, scaled to the ring for display; no record is routed by them.
     """
 
     layout_epoch: int

@@ -4,11 +4,10 @@ A killed daemon cannot stop its children, and an orphaned server keeps its port 
 fails. Linux can signal a child whose parent has ended (``prctl(PR_SET_PDEATHSIG)``). On other systems nothing is
 requested, and the children of a killed parent keep running.
 
-A Python process calls `die_with_parent` on its own. For any other command,
-`with_parent_death_signal` returns a command line that runs this file as a script (``python -I -S
-parent_death_signal.py <parent pid> <command> …``). The script requests the signal and becomes the
-command; the request survives that, unless the command changes its user. ``preexec_fn`` is no
-alternative: it runs Python between fork and exec in a process with threads, which can hang.
+A Python process calls `die_with_parent` on its own. For any other command, `with_parent_death_signal` returns a command
+line that runs this file as a script (``python -I -S parent_death_signal.py <parent pid> <command> …``). The script
+requests the signal and becomes the command; the request survives that, unless the command changes its user.
+``preexec_fn`` is no alternative: it runs Python between fork and exec in a process with threads, which can hang.
 
 The kernel takes the *thread* that started the command for its parent. Start servers from a thread
 that lasts, such as the main thread, and not from a pool.

@@ -341,15 +341,14 @@ class DeleteProducer(Command, frozen=True, tag="delete_producer"):
 class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
     """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
-    ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer
-    name. ``external``: the consumer reads the topic's own source; required for external topics, rejected for others.
+    ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer name. ``external``:
+    the consumer reads the topic's own source; required for external topics, rejected for others.
     ``supports_bucket_ranges``: the consumer can read some key buckets of a segment (see `Grant`); other consumers get
     whole segments only. ``subscription_id``: the subscription this program joined before. If that one has been deleted,
     the registration is rejected and creates nothing. ``positions``, CHECKPOINT only: the (segment, next offset) pairs
     at which the consumer will read; one that the topic does not have is rejected as ``out_of_range``. So are positions
     of another topic than ``positions_topic_id``. ``behind``: whether positions in pruned segments are rejected, or
-    passed over.
-    ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
+    passed over. ``host``, ``version``: where the program runs, and the version of its library, as it says; only shown.
     """
 
     subscription_type: SubscriptionType
@@ -374,14 +373,13 @@ class RegisterConsumer(ReaderRequest, frozen=True, tag="register"):
 class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     """Report that a consumer is alive.
 
-    ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats
-    the pushes that were lost: missing grants, unconfirmed revocations, and final revocations of
-    segments that the consumer no longer holds. ``asks_unread``: count what nothing reads.
-    ``dead_letter_problem``: why it could not send dead records to their topic; empty: it could, or had none.
-    ``ready``: the program has asked for a record since the last heartbeat, so it can be given segments again.
-    ``unhandled``, external topics: (segment, generation, arrival) of held segments: when the oldest record arrived at
-    the source that is not handled; None: there is none.
-    ``follows``: it has read to the end of the shard, and takes announced chunks.
+    ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats the pushes that were
+    lost: missing grants, unconfirmed revocations, and final revocations of segments that the consumer no longer holds.
+    ``asks_unread``: count what nothing reads. ``dead_letter_problem``: why it could not send dead records to their
+    topic; empty: it could, or had none. ``ready``: the program has asked for a record since the last heartbeat, so it
+    can be given segments again. ``unhandled``, external topics: (segment, generation, arrival) of held segments: when
+    the oldest record arrived at the source that is not handled; None: there is none. ``follows``: it has read to the
+    end of the shard, and takes announced chunks.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
@@ -439,10 +437,9 @@ class SegmentImport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
 class ImportTopic(TopicCommand, frozen=True, tag="import_topic"):
     """Create an external topic, or update it: add new segments and seal others.
 
-    ``complete``: every segment that the source still has is listed; False: unlisted segments stay
-    as they are. ``missing_parents`` ``expired``: unlisted parents have left the
-    source together with all their records. ``dry_run``: validate and reply, but change nothing.
-    ``shards``: see `CreateTopic`; an update needs none.
+    ``complete``: every segment that the source still has is listed; False: unlisted segments stay as they are.
+    ``missing_parents`` ``expired``: unlisted parents have left the source together with all their records. ``dry_run``:
+    validate and reply, but change nothing. ``shards``: see `CreateTopic`; an update needs none.
     """
 
     segments: Annotated[list[SegmentImport], Meta(min_length=1, max_length=4096)]

@@ -15,9 +15,8 @@ ignored. One with the name of an instance keeps it out of the list of instances,
 A task per contended shard reconciles the queue with the wanted state, after each watch and every
 few seconds, which bounds the cost of a lost watch.
 
-kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone;
-`Lock.release` and `Lock.cancel` block during a partition; a `Lock` with an expired session is never
-acquired again.
+kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone; `Lock.release` and
+`Lock.cancel` block during a partition; a `Lock` with an expired session is never acquired again.
 
 kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired session.
 """

@@ -8,11 +8,10 @@ The rules, first match wins:
 
 1. A message with a leader epoch below the highest one seen is ignored, also after a reconnection.
 2. A holding that is listed at its generation continues undisturbed, also under a new leader.
-3. A holding that `Registered` does not list is dropped: another consumer may hold it. One that is
-   being finished is never listed, and stays unless a listed one overlaps it. One that was pushed
-   after the registration was sent stays, because the list may be older. If it is gone nevertheless,
-   the leader answers the next heartbeat with a final revocation. One that was known before the registration was sent is
-   gone: a late copy of its grant begins nothing.
+3. A holding that `Registered` does not list is dropped: another consumer may hold it. One that is being finished is
+   never listed, and stays unless a listed one overlaps it. One that was pushed after the registration was sent stays,
+   because the list may be older. If it is gone nevertheless, the leader answers the next heartbeat with a final
+   revocation. One that was known before the registration was sent is gone: a late copy of its grant begins nothing.
 4. A grant is ignored if one of its buckets was released, or is held, at its generation or a later
    one. A holding of one of its buckets at an earlier generation was fenced and is dropped.
 5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.

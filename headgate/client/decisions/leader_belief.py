@@ -103,12 +103,11 @@ class LeaderBelief:
 class CommandDeadline:
     """The deadline of one command, by the clock of each term that it is sent to.
 
-    A leader that was frozen finds commands in its socket whose clients have given up. It must refuse
-    them, and it cannot compare its wall clock with the client's. So the deadline is an age of the
-    leader's own term: the first attempt has the limit 0, and its refusal contains the age. The client
-    adds the time that it will still wait. The age was read before the refusal arrived, so the leader's
-    limit passes no later than the client's own, as long as both clocks run at the same speed. Leases
-    rest on the same assumption (Gray and Cheriton, SOSP 1989).
+    A leader that was frozen finds commands in its socket whose clients have given up. It must refuse them, and it
+    cannot compare its wall clock with the client's. So the deadline is an age of the leader's own term: the first
+    attempt has the limit 0, and its refusal contains the age. The client adds the time that it will still wait. The age
+    was read before the refusal arrived, so the leader's limit passes no later than the client's own, as long as both
+    clocks run at the same speed. Leases rest on the same assumption (Gray and Cheriton, SOSP 1989).
     """
 
     def __init__(self, deadline: float) -> None:

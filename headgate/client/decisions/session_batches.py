@@ -5,8 +5,7 @@ stored. A batch is *proven* if a later one is committed: it is durable, and only
 headgate.client.decisions.producer_session decides when to send, and states the rules. This module applies
 those about batches:
 
-* A proven batch whose own reply does not follow shortly is sent again once, then reported without
-  offsets (7).
+* A proven batch whose own reply does not follow shortly is sent again once, then reported without offsets (7).
 * Each record has its own deadline; a batch expires with its last record (8). One that cannot be answered
   before its deadline is not sent (14).
 * An opening decides every batch in flight: what is not stored returns to the queue, unless a copy of it
