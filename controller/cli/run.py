@@ -1,6 +1,6 @@
 """`headgate run` and `headgate check-config`: a daemon against existing servers.
 
-Only this module reads the daemon's environment: the host name, for a daemon without a name, and systemd's folder of
+Only this module reads the daemon's environment: a name for a daemon whose settings have none, and systemd's folder of
 credentials.
 """
 
@@ -42,9 +42,9 @@ log = structlog.get_logger(__name__)
 
 
 def instance_name() -> str:
-    """Return a name that no other live process has: host name and process id."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "host"
-    number = f"-{os.getpid()}"
+    """Return the name that systemd's unit gives, which outlives a restart, or one that no other live process has."""
+    number = "" if (name := os.environ.get("HEADGATE_INSTANCE", "")) else f"-{os.getpid()}"
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", name or socket.gethostname()).lstrip("._-") or "host"
     return host[: _MAX_NAME_CHARS - len(number)] + number
 
 

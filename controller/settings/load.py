@@ -68,7 +68,7 @@ def http_warnings(http: sections.HttpSettings) -> list[str]:
 def advertised_url(http: sections.HttpSettings, address: str, machine: str) -> str:
     """Return the URL under which others reach the server; ``address`` is that of its socket, ``machine`` its name."""
     listening, _, port = address.rpartition(":")
-    host = http.advertised_host or (machine if listening in EVERY_ADDRESS else listening)
+    host = http.advertised_host or (machine if listening in EVERY_ADDRESS else http.host)
     return f"{'http' if http.certificate_file is None else 'https'}://{host_port(host, port)}"
 
 

@@ -73,7 +73,7 @@ class InstanceSettings(Section, frozen=True, kw_only=True):
     """``[instance]``: this daemon."""
 
     name: str = ""
-    """Name in logs, announcements and ZooKeeper. Default: host name and process id, which are always unique."""
+    """Name in logs, announcements and ZooKeeper. Default: $HEADGATE_INSTANCE, or the host name and the process id."""
 
 
 class ZooKeeperSettings(Section, TlsFiles, frozen=True, kw_only=True):

@@ -221,17 +221,21 @@ def test_the_drain_service_counts_for_the_daemon_in_its_sandbox(started: Machine
 
 def test_a_further_daemon_on_the_machine_takes_shards_over(started: Machine) -> None:
     started.shell("sed 's/^port = 9464/port = 9465/' /etc/headgate/headgate.toml >/etc/headgate/second.toml")
-    started.run("systemctl", "enable", "--now", "headgate@second")  # returns when it has joined
+    started.run("systemctl", "enable", "--now", "headgate@second")
     started.until("journalctl", "--no-pager", "--unit=headgate@second", "--output=cat", shows="term.started")
+    assert "-second " in (listed := headgate(started, "daemon", "list")), "the name is the unit's"
+    assert "unreachable" not in listed, "daemons verify the names in each other's certificates"
 
 
-def test_an_upgrade_restarts_a_daemon_that_runs_and_keeps_settings(started: Machine, packages: list[Path]) -> None:
+def test_an_upgrade_restarts_daemons_that_run_and_keeps_settings(started: Machine, packages: list[Path]) -> None:
     before = started.run("systemctl", "show", "--property=MainPID", "--value", "headgate")
     rights = started.run("cat", "/etc/headgate/access.toml")
+    started.run("sed", "-i", "s/^shards = 4/shards = 0/", "/etc/headgate/second.toml")
 
     printed = started.run("dpkg", "--install", packages[0])
 
     assert "not started" not in printed
+    assert "headgate@second.service is not ready" in printed
     assert "active\n" == started.run("systemctl", "is-active", "headgate")
     assert before != started.run("systemctl", "show", "--property=MainPID", "--value", "headgate")
     assert rights == started.run("cat", "/etc/headgate/access.toml")

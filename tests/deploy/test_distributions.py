@@ -14,7 +14,6 @@ from packaging.metadata import Metadata
 
 import hatch_build
 import headgate
-from web.page_routes import NAMES as PAGE_FILES
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -98,13 +97,6 @@ def test_a_wheel_has_the_packages_and_nothing_else(built: Path, name: str) -> No
 
     assert shipped(name) == files
     assert {"LICENSE", "NOTICE"} == legal
-
-
-def test_the_daemon_has_the_files_of_its_status_page(built: Path) -> None:
-    with zipfile.ZipFile(wheel(built, "headgate_daemon")) as archive:
-        files = set(archive.namelist())
-
-    assert {f"web/page/static/{name}" for name in PAGE_FILES} | {"web/page/shell.py"} <= files
 
 
 @pytest.mark.parametrize("name", PACKAGES)

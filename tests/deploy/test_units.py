@@ -83,7 +83,8 @@ def test_the_units_are_hardened(installed, unit):
 def test_a_further_daemon_runs_as_the_first_one_with_settings_of_its_own():
     daemon, further = directives(UNITS[0]), directives(FURTHER)
     own = {name: [each.replace("headgate.toml", "%i.toml") for each in values] for name, values in daemon.items()}
-    assert own | {"Description": ["headgate daemon %i"]} == further
+    names = {"Description": ["headgate daemon %i"], "Environment": ["HEADGATE_INSTANCE=%H-%i"]}
+    assert own | names == further
 
 
 def test_time_limits_exceed_the_times_of_the_program():

@@ -23,7 +23,7 @@ def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: Nod
     assert recorder.settings[0].instance.name == cli_run.instance_name()
 
 
-def test_run_reads_passwords_from_systemd_credentials(
+def test_run_reads_passwords_and_its_name_from_what_systemd_gives(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, credentials = tmp_path / "headgate.toml", tmp_path / "credentials"
@@ -31,10 +31,12 @@ def test_run_reads_passwords_from_systemd_credentials(
     write_secret(credentials / "broker", b"hunter2\n")
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "broker"\n')
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    monkeypatch.setenv("HEADGATE_INSTANCE", "node-1.second")
 
     invoke("run", "--config", str(path))
 
     assert recorder.settings[0].broker.password() == "hunter2"
+    assert recorder.settings[0].instance.name == "node-1.second"
 
 
 def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):

@@ -131,6 +131,7 @@ def test_an_unusable_file_is_named(folder: Path, spoil: object, problem: str) ->
     ("given", "address", "url"),
     [
         pytest.param({}, "127.0.0.1:9464", "http://127.0.0.1:9464", id="loopback"),
+        pytest.param({"host": "localhost"}, "127.0.0.1:1", "http://localhost:1", id="a name: certificates have it"),
         pytest.param({"host": "0.0.0.0"}, "0.0.0.0:9464", "http://machine:9464", id="every address"),
         pytest.param({"host": "::"}, "[::]:1", "http://machine:1", id="every address of both families"),
         pytest.param({"host": "::1"}, "[::1]:1", "http://[::1]:1", id="IPv6"),
