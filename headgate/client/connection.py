@@ -378,7 +378,7 @@ class Client:
                     break
                 await asyncio.sleep(pause)
         reason = (self.transport.connected and reason) or self.unanswered(shard)
-        waited_seconds = timeout_seconds - round(max(0.0, deadline - loop.time()), 1)
+        waited_seconds = round(timeout_seconds - max(0.0, deadline - loop.time()), 1)
         text = f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {waited_seconds:g} s; see headgate doctor)"
         raise NoLeaderError(text) if limit is None else _not_answered(text, limit)
 

@@ -346,7 +346,8 @@ class MqttTransport:
             return
         if self._refusal_handlers:  # Only a client has some, and it retains nothing.
             for handler in self._refusal_handlers:
-                handler(f"the broker refuses the requests of this client: {reason}. Check its access rules")
+                text = "Check its access rules, and that its certificate, if it has one, is of its user"
+                handler(f"the broker refuses the requests of this client: {reason}. {text}")
             return
         self.unreachable_reason = f"the broker refuses a retained message: {reason}. Check its access rules"
         self._signal_connection_lost(client)

@@ -186,7 +186,7 @@ async def test_a_client_whose_request_is_refused_stays_connected_and_learns_the_
     assert transport.publish(topic("c/shards/1/requests/shop/1"), b"x", qos=1)
     await until(lambda: reasons)
 
-    assert ["the broker refuses the requests of this client: Not authorized. Check its access rules"] == reasons
+    assert [each[:62] for each in reasons] == ["the broker refuses the requests of this client: Not authorized"]
     assert transport.connected
 
 
