@@ -231,9 +231,9 @@ export class Consumer {
   get segments() { return this.#holdings.segments; }
   /** What this consumer has counted, and how far it is behind. */
   metrics() {
-    const { all } = this.#holdings;
+    const all = this.#isClosing ? [] : this.#holdings.all;
     const queuedRecords = all.reduce((sum, { queued }) => sum + queued, 0);
-    return { ...this.#counts, heldSegments: all.length, queuedRecords, lagMs: this.#feed.lagMs(all) };
+    return { ...this.#counts, heldSegments: all.length, queuedRecords, lagMs: this.#feed?.lagMs(all) ?? 0 };
   }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;
