@@ -1,15 +1,13 @@
 """Configures logging: one event per line on standard error, as JSON, or as text on a terminal.
 
-Every line contains the instance name. What modules log through `logging` is forwarded: events of
-`headgate` with their fields, and messages of libraries. Each library has its own level: kazoo logs
-every reconnection attempt, while the daemon logs the loss and the recovery.
+Every line contains the instance name. What modules log through `logging` is forwarded: events of `headgate` with their
+fields, and messages of libraries. Each library has its own level: kazoo logs every reconnection attempt, while the
+daemon logs the loss and the recovery.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
@@ -17,6 +15,7 @@ import structlog
 
 import headgate
 from headgate.log.event_log import LogEvent, short_value
+from headgate.log.journal import PRIORITIES, journal_priority
 from headgate.log.lossy_output import lossy
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ LIBRARY_LEVELS = {
 }
 """Minimum level per library; At level ``debug``, INFO for all."""
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
-PRIORITIES = {"debug": b"<7>", "info": b"<6>", "warning": b"<4>", "error": b"<3>", "critical": b"<2>"}
 
 
 class _Threshold:
@@ -61,13 +59,8 @@ def shorten(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def json_renderer(stream: TextIO) -> Callable[[WrappedLogger, str, EventDict], bytes]:
-    """Return what renders lines, for systemd's journal with priorities, which it takes off, for `journalctl -p`."""
-    priorities: dict[str, bytes] = {}
-    with suppress(OSError):  # It has no file descriptor.
-        found = os.fstat(stream.fileno())
-        if os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}":  # A child process may have a file.
-            priorities = PRIORITIES
-    return lambda _, __, event: priorities.get(event["level"], b"") + msgspec.json.encode(event, enc_hook=repr)
+    priorities = {level: journal_priority(level, stream).encode() for level in PRIORITIES}
+    return lambda _, __, event: priorities[event["level"]] + msgspec.json.encode(event, enc_hook=repr)
 
 
 class _Forward(logging.Handler):
@@ -81,8 +74,7 @@ class _Forward(logging.Handler):
             else:
                 log.log(level, record.name, message=record.getMessage(), exc_info=record.exc_info)
         except (OSError, ValueError, TypeError):
-            # A closed stream or a wrong format string: report it as `logging` does, without
-            # raising.
+            # A closed stream or a wrong format string: report it as `logging` does, without raising.
             self.handleError(record)
 
 
@@ -131,11 +123,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
 
 def change_level(name: Literal["debug", "info", "warning", "error"]) -> None:
     """Write only events of level ``name`` or above from now on."""
-    _threshold.level = logging.getLevelNamesMapping()[name.upper()]
-    _forward_libraries(_threshold.level)
-
-
-def _forward_libraries(level: int) -> None:
+    level = _threshold.level = logging.getLevelNamesMapping()[name.upper()]
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, _Forward):
@@ -143,5 +131,5 @@ def _forward_libraries(level: int) -> None:
     root.addHandler(_Forward())
     root.setLevel(max(level, logging.INFO))
     logging.getLogger(headgate.__name__).setLevel(level)
-    for name, quiet in LIBRARY_LEVELS.items():
-        logging.getLogger(name).setLevel(logging.INFO if level == logging.DEBUG else max(quiet, level))
+    for library, quiet in LIBRARY_LEVELS.items():
+        logging.getLogger(library).setLevel(logging.INFO if level == logging.DEBUG else max(quiet, level))

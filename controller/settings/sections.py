@@ -222,8 +222,7 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     """Where your copy of deploy/prometheus/RUNBOOK.md is; the status page links to its entries. Default:
     none, and the page names them."""
     open_metrics: bool = False
-    """Serve /metrics without a token. /livez and the status code of /readyz never need one. Default:
-    false."""
+    """Serve /metrics without a token. /livez and the status code of /readyz never need one. Default: false."""
 
 
 class MetricsSettings(Section, frozen=True, kw_only=True):
@@ -272,9 +271,9 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     stay until ``headgate producer delete`` removes them. Default: 10 000, at about 1 kB per quiet
     producer and up to 20 kB per busy one."""
     mqtt_devices: bool = True
-    """Ingest messages that MQTT devices publish to ``headgate/<cluster>/publish/…``, at least once
-    each. SIGHUP applies a change at once: after switching it off, messages that wait at the broker
-    are still stored, later ones are not."""
+    """Ingest messages that MQTT devices publish to ``headgate/<cluster>/publish/…``, at least once each. SIGHUP
+    applies a change at once: after switching it off, messages that wait at the broker are still stored, later ones are
+    not."""
 
 
 class SubscriptionSettings(Section, frozen=True, kw_only=True):
@@ -287,8 +286,7 @@ class SubscriptionSettings(Section, frozen=True, kw_only=True):
     """A consumer that does not confirm a revocation within this time is fenced by the next
     generation, in seconds, but not before three heartbeats. Default: 30."""
     heartbeat_interval_seconds: Seconds = 5.0
-    """Interval of the consumers' heartbeats, in seconds. The grace period must cover three of them.
-    Default: 5."""
+    """Interval of the consumers' heartbeats, in seconds. The grace period must cover three of them. Default: 5."""
 
 
 class SnapshotSettings(Section, frozen=True, kw_only=True):
@@ -333,14 +331,12 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     """Adjacent segments are merged if they were idle for all of this time, including its busiest
     split window, in seconds. Default: 300."""
     segment_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 60.0
-    """A segment is not split before it has this age, in seconds, and never before a full split
-    window. Default: 60."""
+    """A segment is not split before it has this age, in seconds, and never before a full split window. Default: 60."""
     topic_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 10.0
     """Shortest interval between two changes of a topic, in seconds. Default: 10, so that a topic
     can double within two windows."""
     merge_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
-    """No segments of a topic are merged within this time after a split, in seconds. Default:
-    300."""
+    """No segments of a topic are merged within this time after a split, in seconds. Default: 300."""
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):

@@ -20,13 +20,11 @@ from msgspec.structs import replace
 from drain.protocol import Backlog, BacklogKey
 
 WINDOW_MS: Final = 60_000
-"""Long enough to smooth the batches of consumers, short enough to show a stopped consumer within a
-minute."""
+"""Long enough to smooth the batches of consumers, short enough to show a stopped consumer within a minute."""
 MIN_SPAN_MS: Final = 2_000
 MAX_SPAN_MS: Final = 600_000
 MIN_SPACING_MS: Final = 1_000
-"""Counts closer together than this replace each other: this bounds a history to some seventy
-counts."""
+"""Counts closer together than this replace each other: this bounds a history to some seventy counts."""
 
 
 @dataclass(frozen=True, slots=True)

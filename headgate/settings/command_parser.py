@@ -1,4 +1,4 @@
-"""Parse the command line of a program that is started by headgate or by a scheduler, and report why one failed. Pure.
+"""Parse the command line of a program that is started by headgate or by a scheduler, and report why one failed.
 
 The programs of Spark keep `argparse`, because `spark-submit` starts their files, with whatever Python packages the
 cluster has.
@@ -8,6 +8,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
+
+from headgate.log.journal import journal_priority
 
 JSON_OPTION: Final = "--json"
 EXIT_WRONG_USAGE = 2
@@ -22,12 +24,12 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 def error_line(text: str, exit_code: int, *, as_json: bool) -> str:
     """Return the line, without its end, with which every program of headgate reports why it failed.
 
-    For people it starts with ``headgate: ``. A program that is asked for JSON prints errors as JSON as well, usage
-    errors included: one object with ``error`` and ``exit_code``. Line breaks in ``text`` become spaces.
+    For people it starts with ``headgate: ``, in the journal with its priority. A program that is asked for JSON prints
+    errors as JSON, also of usage: one object with ``error`` and ``exit_code``. Line breaks in ``text`` become spaces.
     """
     one_line = " ".join(text.split())
     if not as_json:
-        return f"headgate: {one_line}"
+        return f"{journal_priority('error', sys.stderr)}headgate: {one_line}"
     import json  # noqa: PLC0415 - not needed for `headgate --help`
 
     return json.dumps({"error": one_line, "exit_code": int(exit_code)}, ensure_ascii=False)

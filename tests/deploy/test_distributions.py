@@ -100,14 +100,6 @@ def test_a_wheel_has_the_packages_and_nothing_else(built: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_wheel_has_no_tests_and_nothing_that_only_developers_need(built: Path, name: str) -> None:
-    with zipfile.ZipFile(wheel(built, name)) as archive:
-        words = {word for each in archive.namelist() for word in Path(each).parts}
-
-    assert set() == words & {"tests", "bench", "demo", "docs", "monitoring", "conftest.py", "__pycache__"}
-
-
-@pytest.mark.parametrize("name", PACKAGES)
 def test_a_source_distribution_has_no_links(built: Path, name: str) -> None:
     with tarfile.open(built / f"{name}-{VERSION}.tar.gz") as archive:
         assert [] == [each.name for each in archive if not each.isfile() and not each.isdir()]

@@ -12,6 +12,7 @@ import structlog
 from controller.process.logs import change_level, configure_logging
 from controller.settings.sections import LogSettings
 from headgate.log.event_log import get_logger
+from headgate.settings.command_parser import error_line
 
 
 class Stream(io.TextIOWrapper):
@@ -116,8 +117,10 @@ def test_a_line_for_the_journal_begins_with_its_priority_which_the_journal_takes
         configure_logging(LogSettings(), stream)
         structlog.get_logger("x").info("term.started")
         get_logger("headgate.x").error("late")
+        monkeypatch.setattr("sys.stderr", stream)
+        print(error_line("why it ends", 1, as_json=False), file=stream)
 
-    assert ["<6>{", "<3>{"] == [line[:4] for line in (tmp_path / "journal").read_text().splitlines()]
+    assert ["<6>{", "<3>{", "<3>h"] == [line[:4] for line in (tmp_path / "journal").read_text().splitlines()]
 
 
 def test_the_level_changes_for_bound_loggers():
