@@ -262,16 +262,14 @@ class Consumer:
         refuse_own_caller(what, [self._holdings.callbacks.caller, *readers, *workers])
 
     async def _flush_and_leave(self, *, failed: bool) -> AcknowledgementsNotStoredError | None:
-        """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for.
-
-        A negative acknowledgement that is not stored counts as a failure of the whole program.
-        """
+        """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for."""
         unstored = None
         fenced = isinstance(self._tasks.failure, FencedError)
         try:
             await self._acknowledger.flush(0.0 if fenced else CLOSE_TIMEOUT_SECONDS)
         except AcknowledgementsNotStoredError as error:
             unstored, failed = error, failed or self._acknowledger.unstored.has_negative()
+            # A negative one that is not stored is a failure of the whole program.
             self._log.warning("consumer.acknowledgements_not_stored", reason=str(error))
         if not fenced:
             await self._membership.leave(CLOSE_TIMEOUT_SECONDS, failed=failed)
@@ -280,10 +278,12 @@ class Consumer:
     async def _release(self) -> None:
         self._state = _State.CLOSED
         self._membership.close()
-        await self._tasks.cancel()
         self._acknowledger.stop()
-        await self._holdings.close()
-        await self._lease.close()
+        try:
+            await self._tasks.cancel()
+            await self._holdings.close()
+        finally:  # also if this is cancelled
+            await self._lease.close()
 
     # Receiving
 

@@ -189,9 +189,7 @@ async def test_a_new_connection_takes_over_the_session(harness: BrokerHarness) -
     assert [b"1"] == new.payloads[:1]
 
 
-async def test_a_session_gets_no_copies_of_retained_messages_except_without_mqtt5(
-    harness: BrokerHarness, request: pytest.FixtureRequest
-) -> None:
+async def test_a_session_gets_no_copies_of_retained_messages_except_without_mqtt5(harness, request):
     """A copy is distinct from a publication, where the broker sends one."""
     intake = Intake()
     await harness.publish("publish/orders/a", b"old", retain=True)

@@ -14,7 +14,6 @@ from controller.leadership.election import (
     Suspended,
 )
 from controller.leadership.policy.transitions import Event
-from controller.leadership.zookeeper.connection import DigestUser
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
     DAEMONS,
@@ -347,9 +346,7 @@ only_with_users = pytest.mark.parametrize("environment", SECURE_ENVIRONMENTS, in
 @only_with_users
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("user", [STRANGER, None], ids=["another user", "no user"])
-async def test_another_user_is_refused_and_gets_nothing(
-    harness: ElectionHarness, join: Join, stack: AsyncExitStack, user: DigestUser | None
-) -> None:
+async def test_another_user_is_refused_and_gets_nothing(harness, join, stack, user):
     a = await join("a")
     assert await a.elections.registry.cluster_config({"shards": 4}) == {"shards": 4}
     a.elections.contend(0)

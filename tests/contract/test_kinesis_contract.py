@@ -171,9 +171,7 @@ async def pushed(
     return found
 
 
-async def test_records_are_pushed_to_a_stream_consumer_from_a_position_on(
-    stream: FakeKinesisStream | ServerStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_records_are_pushed_to_a_stream_consumer_from_a_position_on(stream, monkeypatch):
     # kinesis-local omits the first event, which says nothing.
     monkeypatch.setattr(EventStream, "get_initial_response", lambda _: EventStreamMessage({}, {}, b"{}", 0))
     arn = await stream.register("headgate")

@@ -158,9 +158,7 @@ async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
 
 
 @pytest.mark.parametrize("passed_over", [False, True])
-async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(
-    harness: ElectionHarness, join: Join, *, passed_over: bool
-) -> None:
+async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(harness, join, *, passed_over):
     """As in a daemon that stops: it ends once it has transferred its shards, or passed a frozen successor over."""
     a = Candidate()
     a.elections = await harness.build("a", a.on_event)

@@ -211,9 +211,7 @@ async def test_a_refusal_names_the_whole_path(secure_zookeeper: Server) -> None:
         ("no TLS at the server", "no TLS connection to ZooKeeper server .*requires TLS"),
     ],
 )
-async def test_a_failed_handshake_is_named_and_no_session_begins(
-    request: pytest.FixtureRequest, secure_zookeeper: Server, tmp_path: Path, fault: str, problem: str
-) -> None:
+async def test_a_failed_handshake_is_named_and_no_session_begins(request, secure_zookeeper, tmp_path, fault, problem):
     security = secure_zookeeper.security
     assert security is not None
     port, host = secure_zookeeper.port, "127.0.0.1"

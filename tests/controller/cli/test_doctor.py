@@ -59,9 +59,7 @@ def closed_port() -> int:
     ],
     ids=["put-if-absent", "overwriting"],
 )
-async def test_put_if_absent_is_tried_and_the_probe_is_removed(
-    store: FakeStore, level: str, text: str, tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_put_if_absent_is_tried_and_the_probe_is_removed(store, level, text, tmp_path, ledger, monkeypatch):
     monkeypatch.setattr(doctor, "open_store", lambda _: store)
     (found,) = await doctor._store(settings_of(tmp_path))
 
@@ -201,9 +199,7 @@ async def settings_with_id(folder: Path, **drain: object) -> Settings:
     ],
     ids=["its own", "another", "without an id", "store unreachable"],
 )
-async def test_the_spark_process_is_asked_which_ledger_it_counts(
-    tmp_path: Path, counted: CountedLedger | None, level: str, text: str
-) -> None:
+async def test_the_spark_process_is_asked_which_ledger_it_counts(tmp_path, counted, level, text):
     settings = await settings_with_id(tmp_path)
     fake = FakeDrainService()
     fake.ledger = counted

@@ -20,9 +20,7 @@ from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(
-    number: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(number, invoke, recorder, tmp_path):
     recorder.signal = number
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
@@ -60,9 +58,7 @@ def test_the_end_of_a_further_daemon_is_printed(invoke: Invoke, tmp_path: Path):
     assert "daemon 2 has ended with exit code 1, see its log" in result.stderr
 
 
-def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(invoke, recorder, tmp_path):
     """Its log is in a file: who looks at the terminal would see nothing of a full disk."""
     parts = [
         ComponentInfo(component=part, state=ComponentState.FAILED, reason="no space") for part in ("store", "broker")
@@ -79,9 +75,7 @@ def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(
     assert len(about_the_node) == 2, "it loses its broker while it stops, and nothing is wrong"
 
 
-def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(invoke, recorder, tmp_path):
     (log := tmp_path / "logs" / "daemon.log").mkdir(parents=True)
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
@@ -108,9 +102,7 @@ def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: 
     assert (running.drain.spawn, shared.drain.spawn) == (True, False)
 
 
-def test_a_new_folder_has_the_shards_of_the_ledger_that_it_continues(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_a_new_folder_has_the_shards_of_the_ledger_that_it_continues(invoke, recorder, tmp_path):
     for shard in range(16):
         (tmp_path / "l" / chunk_folder(shard)).mkdir(parents=True)
         (tmp_path / "l" / chunk_folder(shard) / "000000000001.parquet").touch()

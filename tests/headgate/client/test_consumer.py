@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -464,3 +465,21 @@ async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> 
     assert {kind.__name__: [(7, 11)] for kind in ReaderRequest.__subclasses__()} == {
         type(body).__name__: body.history for body in client.sent
     }
+
+
+@pytest.mark.parametrize("suspension", range(3))
+async def test_a_consumer_whose_close_is_cancelled_anywhere_disconnects(suspension, cluster):
+    @types.coroutine
+    def cancelled(work):
+        for _ in range(suspension):
+            yield work.send(None)
+        work.send(None)
+        yield work.throw(asyncio.CancelledError())
+        yield from work
+
+    client = cluster.client()
+    async with cluster.leader(grants=[grant()]):
+        reader = await Consumer(client, topic="orders", subscription="billing").__aenter__()
+        with contextlib.suppress(asyncio.CancelledError):
+            await cancelled(reader.close())
+        assert not client.entered
