@@ -86,8 +86,7 @@ class MetricFactory:
 
     def on(self, event_type: type[E], handler: Callable[[E], object]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
-        # The cast is safe: `Instruments.observe` passes a handler only events of the type that it
-        # was registered for.
+        # The cast is safe: `Instruments.observe` passes a handler only events of the type that it was registered for.
         self.handlers[event_type] = (*self.handlers.get(event_type, ()), cast("Callable[[Event], None]", handler))
 
     def counter(self, name: str, text: str, **labels: Values) -> LabeledMetric[Counter]:

@@ -18,6 +18,7 @@ from metrics import events
 from metrics.label_values import LayoutChangeKind, LayoutChangeReason
 from shard.access.quotas import judge_entries
 from shard.requests import topic_commands as commands
+from shard.state.ledger_time import TOLERATED_STEP_MS
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal
@@ -42,6 +43,9 @@ class Autoscaler:
         self._apply_entries = apply_entries
         self._sampler = policy.HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
+        self._measured_since_ms = state.terms.started_at_ms
+        """Ledger time: the start of the term, or the last step."""
+        self._offset_ms = self._now_ms() - 1000 * self._sampled_at
         self._reported: set[tuple[int, int, str]] = set()
         """(topic id, segment, limit) that were logged."""
 
@@ -57,14 +61,19 @@ class Autoscaler:
             return
         self._evaluated_at = now
         self._forget_sealed()
-        # Ledger time never decreases, even if this machine's clock is behind that of the previous
-        # leader.
-        now_ms = max(self._context.now_ms(), self._state.at_ms)
+        now_ms = self._now_ms()
+        # A step leaves slots without records. While ledger time waits for the clock, all records have one slot.
+        if abs(now_ms - 1000 * now - self._offset_ms) > TOLERATED_STEP_MS:
+            self._offset_ms, self._measured_since_ms = now_ms - 1000 * now, now_ms
         for topic in list(self._state.topics.values()):
             settings = policy.effective_settings(self.settings, topic.policy, topic.first_segments)
             # The source of an external topic splits and merges its segments.
             if topic.external is None and (settings.split or settings.merge):
                 self._execute(topic, policy.decide(self._load(topic, settings, now_ms), settings, now_ms))
+
+    def _now_ms(self) -> int:
+        """Return ledger time, which never decreases, even if this clock is behind that of the previous leader."""
+        return max(self._context.now_ms(), self._state.at_ms)
 
     def _load(self, topic: Topic, settings: ScalingSettings, now_ms: int) -> policy.TopicLoad:
         split_ms, merge_ms = int(settings.split_window_seconds * 1000), int(settings.merge_window_seconds * 1000)
@@ -83,7 +92,7 @@ class Autoscaler:
                 for segment in topic.layout.active()
             },
             consumers=max(map(len, connected), default=0),
-            term_started_at_ms=self._state.terms.started_at_ms,
+            measured_since_ms=self._measured_since_ms,
         )
 
     def _execute(self, topic: Topic, plan: policy.ScalingDecision) -> None:
@@ -106,8 +115,7 @@ class Autoscaler:
         entry: e.SegmentSplit | e.SegmentsMerged | Refusal,
     ) -> None:
         if isinstance(entry, Refusal):
-            # The only refusal of `topic_commands` is a full layout, sealed segments included. Pruning frees
-            # capacity.
+            # The only refusal of `topic_commands` is a full layout, sealed segments included. Pruning frees capacity.
             self._report_suppressed(topic, policy.SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
         over = judge_entries((entry,), self._state, self._context.access.rules.limits_of)

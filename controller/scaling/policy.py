@@ -6,15 +6,14 @@ Times come from the layout and rates from the ledger, so a new leader decides as
 2. A segment splits if its records/s or bytes/s over a whole split window exceed a threshold: the one furthest above
    first. Otherwise the busiest segment splits if consumers are without a segment and its load is worth it.
 3. A segment is judged one cool-down and one window after its creation, and one window after the
-   start of the term: producers that were disconnected send their backlog, which is not their rate. A roll
-   changes no range, so it begins none of this again.
-4. A segment whose load without its hottest hash is below half a threshold does not split for its
-   rate: one key stays in one segment.
+   start of the term or a step of its time: producers that were disconnected send their backlog, which is not their
+   rate. A roll changes no range, so it begins none of this again.
+4. A segment whose load without its hottest hash is below half a threshold does not split: one key stays in one segment.
 5. Two neighbors merge if their combined load in the busiest split window of the merge window is below the merge ratio,
-   both and the term are older than the merge window, and the last split is longer ago than the merge cool-down. While
-   consumers need the pair, the limit is half the load that is worth a split.
-6. Never above the most segments, below the fewest, or behind too many undrained generations. Some
-   are allowed: a backlog is read by as many consumers as it has segments.
+   both, the term and its last step of time are older than the merge window, and the last split is longer ago than the
+   merge cool-down. While consumers need the pair, the limit is half the load that is worth a split.
+6. Never above the most segments, below the fewest, or behind too many undrained generations. Some are allowed: a
+   backlog is read by as many consumers as it has segments.
 7. A split that a limit prevents is reported with that limit.
 """
 
@@ -64,7 +63,8 @@ class TopicLoad:
     segments: Mapping[int, SegmentLoad]
     consumers: int
     """Connected consumers of the subscription with the most."""
-    term_started_at_ms: int
+    measured_since_ms: int
+    """Rates are true since this ledger time: the start of the term, or the last step of ledger time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def decide(topic: TopicLoad, settings: ScalingSettings, now_ms: int) -> ScalingD
     if now_ms - changed_ms < settings.topic_cooldown_seconds * 1000:
         return ScalingDecision()
     found = ScalingDecision()
-    if settings.split and now_ms - topic.term_started_at_ms >= _window_ms(settings.split_window_seconds):
+    if settings.split and now_ms - topic.measured_since_ms >= _window_ms(settings.split_window_seconds):
         found = _split(topic, active, settings, now_ms)
     if found.change is None and settings.merge:
         return ScalingDecision(_merge(topic, active, settings, now_ms), found.suppressed)
@@ -220,12 +220,11 @@ def _limit(
 
 def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int) -> Merge | None:
     quiet_ms = _window_ms(settings.merge_window_seconds)
-    # A segment with two parents comes from a merge. One whose parents were pruned counts as split,
-    # which is safer.
+    # A segment with two parents comes from a merge. One whose parents were pruned counts as split, which is safer.
     split_ms = max((segment.range_since_ms for segment in active if len(segment.parents) <= 1), default=0)
     if (
         len(active) <= settings.min_segments
-        or now_ms - topic.term_started_at_ms < quiet_ms
+        or now_ms - topic.measured_since_ms < quiet_ms
         or now_ms - split_ms < settings.merge_cooldown_seconds * 1000
     ):
         return None
@@ -292,8 +291,7 @@ class HotKeySampler:
         if not count:
             return
         sampled: Counter[tuple[int, int]] = Counter()
-        # A different start each time, so that a segment that is first in every chunk is not
-        # over-represented.
+        # A different start each time, so that a segment that is first in every chunk is not over-represented.
         self._next_start = (self._next_start + 7919) % count
         for step in range(0, count, count // MAX_SCANNED_RECORDS + 1):
             index = (self._next_start + step) % count

@@ -113,8 +113,7 @@ def _wrapped(home: Path, folder: Path) -> Path:
     target = folder / "bin" / "java"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Two processes may do this concurrently: each replaces the whole file with the same
-        # content.
+        # Two processes may do this concurrently: each replaces the whole file with the same content.
         draft = target.with_name(f".java.{os.getpid()}")
         draft.write_text(script)
         draft.chmod(0o755)

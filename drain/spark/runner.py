@@ -41,8 +41,7 @@ class SparkRunner:
 
     async def run(self, work: Callable[[SparkSession], Result]) -> Result:
         """Return what ``work`` returns; raises its errors, RunError if it takes too long, or JvmGoneError."""
-        # The time limit begins with the run. A run that waited in the thread's queue could not be
-        # cancelled.
+        # The time limit begins with the run. A run that waited in the thread's queue could not be cancelled.
         async with self._run_lock:
             return await self._run_now(work)
 

@@ -35,13 +35,11 @@ JAVA_OPTIONS: Final = (
 )
 SETTINGS: Final[dict[str, str]] = {
     "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
-    # After the map side there is one row per segment and subscription: more partitions only cost
-    # scheduling.
+    # After the map side there is one row per segment and subscription: more partitions only cost scheduling.
     "spark.sql.shuffle.partitions": "2",
     # A run has one small shuffle. Re-planning between stages costs more than it can save.
     "spark.sql.adaptive.enabled": "false",
-    # Counting and compaction share the cores. Otherwise counting waits for all tasks of a
-    # compaction.
+    # Counting and compaction share the cores. Otherwise counting waits for all tasks of a compaction.
     "spark.scheduler.mode": "FAIR",
     # By default a batch for a Python task has up to 10 000 records, of up to a megabyte each.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),

@@ -92,9 +92,7 @@ async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
         tails = leader.state.topics["orders"].tails
         assert sum(tail.traffic.rate(now_ms(), 30_000).records for tail in tails.values()) > 0, "rates are restored"
         await produce(client, 60, 12, leader_epoch=2)
-        assert leader.state.topics["orders"].layout.layout_epoch == changed, (
-            "neither split nor merged at 6 records/s each"
-        )
+        assert leader.state.topics["orders"].layout.layout_epoch == changed, "each has 6 records/s"
 
 
 async def test_a_segment_splits_for_a_consumer_without_one() -> None:
@@ -123,3 +121,14 @@ async def test_a_split_beyond_the_quota_of_the_topics_owner_is_logged_once() -> 
     (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert suppressed["limit"] == "quota"
     assert "its quota segments is 2" in suppressed["detail"]
+
+
+async def test_a_step_of_the_clock_changes_no_layout() -> None:
+    """Forward, no records seem to arrive for minutes; back, all records until the clock has caught up have one time."""
+    async with scaled() as (shard, leader, client):
+        await produce(client, 30, 30)
+        assert active(leader) == 2
+        changed = leader.state.topics["orders"].layout.layout_epoch
+        for shard.clock_ahead_ms in (300_000, 0):
+            await produce(client, 400, 30)
+        assert leader.state.topics["orders"].layout.layout_epoch == changed

@@ -40,14 +40,14 @@ def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fi
     return SegmentLoad(rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **fields)
 
 
-def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, term_started_at_ms: int = 0) -> TopicLoad:
+def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, measured_since_ms: int = 0) -> TopicLoad:
     """Return a topic whose active segments, by id, have these loads."""
     active = [segment.segment_id for segment in layout.active()]
     return TopicLoad(
         layout=layout,
         segments=dict(zip(active, loads, strict=True)),
         consumers=consumers,
-        term_started_at_ms=term_started_at_ms,
+        measured_since_ms=measured_since_ms,
     )
 
 
@@ -132,8 +132,8 @@ def test_nothing_changes_in_the_first_window_of_a_term(
     """Producers send what they queued without a leader, and nothing was stored meanwhile: neither is their rate."""
     loads, began, free = (load_of_each, load_of_each), LATER - window_ms, but(min_segments=1)
 
-    assert change(TWO, *loads, term_started_at_ms=began, settings=free) is None
-    assert isinstance(change(TWO, *loads, term_started_at_ms=began - 1, settings=free), changed)
+    assert change(TWO, *loads, measured_since_ms=began, settings=free) is None
+    assert isinstance(change(TWO, *loads, measured_since_ms=began - 1, settings=free), changed)
 
 
 def test_a_segment_with_one_hot_key_is_not_split() -> None:
@@ -196,9 +196,7 @@ def test_undrained_generations_follow_the_longest_path() -> None:
 
     assert undrained_generations(layout, [_used(layout, drained=set())])[6] == 2
     assert undrained_generations(layout, [_used(layout, drained={0})])[6] == 1
-    assert undrained_generations(layout, [_used(layout, drained={2})])[5] == 1, (
-        "a drained segment between does not hide its ancestors"
-    )
+    assert undrained_generations(layout, [_used(layout, drained={2})])[5] == 1, "it hides no ancestors"
     assert undrained_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
 
 
@@ -284,7 +282,7 @@ def _simulate(total: float, *, segments: int, consumers: int, settings: ScalingS
             segment.segment_id: load(total * (segment.last_hash - segment.first_hash + 1) / 65_536)
             for segment in layout.active()
         }
-        measured = TopicLoad(layout=layout, segments=loads, consumers=consumers, term_started_at_ms=at_ms)
+        measured = TopicLoad(layout=layout, segments=loads, consumers=consumers, measured_since_ms=at_ms)
         match decide(measured, settings, now_ms).change:
             case Split(segment):
                 layouts.append(layout.split(segment, 0, now_ms))

@@ -37,13 +37,6 @@ def test_a_peak_is_the_busiest_window_of_the_span() -> None:
     assert Rate(1, 10) == traffic.peak(5 * MINUTE, MINUTE, 2 * MINUTE)
 
 
-def test_a_peak_of_a_span_as_long_as_the_window_is_the_rate() -> None:
-    traffic = Traffic()
-    traffic.add(5000, 30, 60)
-
-    assert traffic.rate(MINUTE, MINUTE) == traffic.peak(MINUTE, MINUTE, MINUTE) == Rate(0.5, 1)
-
-
 def test_a_window_is_one_slot_at_least() -> None:
     traffic = Traffic()
     traffic.add(0, 300, 300)
