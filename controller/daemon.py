@@ -55,6 +55,7 @@ from headgate.ledger.identity import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.objects import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
+from headgate.process.background import end_tasks
 from headgate.protocol import codec
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
@@ -195,6 +196,15 @@ class Daemon:
         standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
         spreader = self._shard_spreader(elections, growth, standby, config, store)
         self._joined = Joined(config, elections, growth, spreader)
+        await spreader.own.register()
+        # A connection with the name of another daemon would end that one's, and be ended by it, again and again.
+        ends = {asyncio.ensure_future(each.wait()) for each in (elections.registry.registered, stop)}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks(*ends)
+        if stop.is_set():
+            return
         transport = self._broker.transport(
             self.instance, config.session_secret, lambda: config.describe(settings.ledger.url, growth.shards)
         )
@@ -207,7 +217,6 @@ class Daemon:
             lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
         )
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        await spreader.own.register()
         growth.start(lambda each: tasks.create_task(each.run(), name=f"shard-{each.shard}"))
         work = self._beside(self._joined, store, transport)
         beside = [tasks.create_task(each, name=name) for name, each in work.items()]

@@ -4,6 +4,7 @@ The ledger decides which one leads. Losing contact with the service ends no term
 `transitions`). One contract suite tests all implementations.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self
@@ -83,6 +84,9 @@ EventHandler = Callable[[ElectionEvent], None]
 
 class Registry(Protocol):
     """What a session with the election service knows of its cluster beside the queues."""
+
+    registered: asyncio.Event
+    """Set once `register_instance` has registered this instance, or only a foreign node is in its way."""
 
     async def register_instance(self, name: str, data: bytes) -> None:
         """Register this instance as live, from the next contact on, while the session exists.

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.leadership.election import (
     Connected,
@@ -14,6 +15,7 @@ from controller.leadership.election import (
     Suspended,
 )
 from controller.leadership.policy.transitions import Event
+from tests.support.fakes.zookeeper import FakeElections
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
     DAEMONS,
@@ -329,10 +331,15 @@ async def test_the_name_of_an_older_session_is_registered_when_that_session_ends
     await a.elections.registry.register_instance("same", b"old")
     await listed(harness, {"same": b"old"})
 
-    await b.elections.registry.register_instance("same", b"new")
-    await harness.partition("a")
-
-    await listed(harness, {"same": b"new"})
+    registered = [each.elections.registry.registered for each in (a, b)]
+    with capture_logs() as logs:
+        await b.elections.registry.register_instance("same", b"new")
+        await never(registered[1].is_set, 1.5)
+        await harness.partition("a")
+        await listed(harness, {"same": b"new"})
+    assert all(each.is_set() for each in registered)
+    in_use = [each["event"] for each in logs if each["event"].startswith("instance.")]
+    assert in_use == ([] if isinstance(a.elections, FakeElections) else ["instance.name_in_use"])
 
 
 @pytest.fixture

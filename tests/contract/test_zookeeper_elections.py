@@ -211,17 +211,6 @@ async def test_what_an_instance_registers_follows_a_write_whose_reply_is_lost(zo
     await listed(harness, {"a": b"ready"})
 
 
-async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitStack) -> None:
-    harness = ZooKeeperHarness(stack, zookeeper)
-    a, b = [await joined(stack, harness, name) for name in "ab"]
-    with capture_logs() as logs:
-        await a.elections.registry.register_instance("same", b"a")
-        await listed(harness, {"same": b"a"})
-        await b.elections.registry.register_instance("same", b"b")
-        await until(lambda: any(entry["event"] == "instance.name_in_use" for entry in logs))
-        await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)
-
-
 async def test_an_unreachable_service_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elections, "CONNECT_WARNING_SECONDS", 0.2)
     async with Proxy("127.0.0.1", 1) as proxy:

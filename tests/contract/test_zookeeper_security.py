@@ -104,6 +104,7 @@ async def test_a_place_in_a_queue_that_another_user_took_is_ignored(secure_zooke
         await a.elections.registry.register_instance("a", b"here")
         a.elections.contend(0)
         await until(lambda: a.first == {0} and any("/instances/" in entry["node"] for entry in foreign(logs)))
+    assert a.elections.registry.registered.is_set(), "a foreign node stops no daemon"
     assert [entry["reason"] for entry in foreign(logs) if "/shards/" in entry["node"]] == ["of another user"] * 2
     closed = [entry["node"].rpartition("/")[2] for entry in logs if entry["event"] == "zookeeper.node_closed"]
     assert closed[-3:] == ["local", "shards", "0000"]

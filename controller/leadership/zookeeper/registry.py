@@ -35,6 +35,7 @@ class ZooKeeperRegistry:
     contact: ZooKeeperContact
     start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
     """Gives a task that runs until the session is closed its name, and starts it."""
+    registered: asyncio.Event = field(default_factory=asyncio.Event)
     _registering: asyncio.Task[None] | None = None
     _foreign: set[str] = field(default_factory=set)
     """Nodes that were reported."""
@@ -109,15 +110,8 @@ class ZooKeeperRegistry:
     async def _keep_registered(self, name: str, data: bytes) -> None:
         """Register the instance again and again; cancel it to stop."""
         path = f"{self.root}/instances/{name}"
-        reported = False
-
-        async def register() -> None:
-            nonlocal reported
-            if not await self._register(path, data) and not reported:
-                reported = await self._report_occupied(name, path)
-
         while True:
-            await self.contact.complete(path, register)
+            await self.contact.complete(path, partial(self._register, name, path, data))
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def cluster_config(self, default: dict[str, Any] | None) -> dict[str, Any]:
@@ -164,36 +158,29 @@ class ZooKeeperRegistry:
 
         await self.contact.complete("close nodes", close)
 
-    async def _register(self, path: str, data: bytes) -> bool:
-        """Return whether the instance is registered under this session, with ``data``."""
-        stat = await self.connection.call("exists", path)
-        if stat is not None:
-            registered = bool(stat.ephemeralOwner == self.connection.session_id)
-            if registered:
-                await self.nodes.close(path)
-                # Not compared with what was written last: a write without a reply may have arrived.
-                if (await self.connection.call("get", path))[0] != data:
-                    await self.connection.call("set", path, data)
-            return registered
-        await self.nodes.ensure(f"{self.root}/instances")
-        with suppress(NodeExistsError):
-            await self.connection.call("create", path, data, ephemeral=True)
-            return True
-        return False
-
-    async def _report_occupied(self, name: str, path: str) -> bool:
-        """Report who has the node of this instance; return whether anything still has it."""
+    async def _register(self, name: str, path: str, data: bytes) -> None:
+        """Register the instance under this session, with ``data``, or report once who has its name."""
         if (stat := await self.connection.call("exists", path)) is None:
-            return False
-        try:
-            strangeness = await self.nodes.strangeness(path, stat)
-        except NoNodeError:
-            return False
-        if strangeness is None:
-            log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
-        else:
-            self._report_foreign(path, strangeness)
-        return True
+            await self.nodes.ensure(f"{self.root}/instances")
+            with suppress(NodeExistsError):
+                await self.connection.call("create", path, data, ephemeral=True)
+                self.registered.set()
+        elif stat.ephemeralOwner == self.connection.session_id:
+            self.registered.set()
+            self._foreign.discard(path)
+            await self.nodes.close(path)
+            # Not compared with what was written last: a write without a reply may have arrived.
+            if (await self.connection.call("get", path))[0] != data:
+                await self.connection.call("set", path, data)
+        elif path not in self._foreign:
+            with suppress(NoNodeError):
+                if (strangeness := await self.nodes.strangeness(path, stat)) is not None:
+                    self._report_foreign(path, strangeness)
+                    self.registered.set()
+                else:
+                    self._foreign.add(path)
+                    advice = "a killed daemon's session ends by itself; if another daemon runs, set [instance] name"
+                    log.warning("instance.name_in_use", instance=name, advice=advice)
 
     def _report_foreign(self, path: str, strangeness: str) -> None:
         if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:

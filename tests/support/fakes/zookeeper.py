@@ -193,6 +193,7 @@ class FakeElections:
         self._next = NextWishes()
         self._grants: dict[int, bool] = {}
         """Shard that it leaves to the nominated client → whether an operator wants it."""
+        self.registered = asyncio.Event()
         self._registration: tuple[str, bytes] | None = None
         self._suspending: asyncio.TimerHandle | None = None
 
@@ -375,6 +376,7 @@ class FakeElections:
             name, data = self._registration
             if service_state.instances.get(name, (session,))[0] is session:
                 service_state.instances[name] = (session, data)
+                self.registered.set()
 
     def _reconcile_shard(self, shard: int, queue: list[Session], session: Session) -> None:
         if session not in queue:
