@@ -19,8 +19,7 @@ MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 MAX_OPEN_REQUESTS: Final = 10_000
 """Requests in flight on one connection: far above one per subscription of a large daemon."""
 MAX_EXTERNAL_BYTES: Final = MAX_LINE_BYTES // 4
-"""Size limit of the names in one backlog request: some 100 000 segments. Topics beyond it are left
-out."""
+"""Size limit of the names in one backlog request: some 100 000 segments. Topics beyond it are left out."""
 MAX_REASON_LENGTH: Final = 1000
 """Longest text about a table, in characters: its path, its faults and an example of each."""
 

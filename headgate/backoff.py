@@ -29,8 +29,7 @@ class Backoff:
     jitter: float = 0.5
     """The random part of each pause: 0 is none, 1 is the whole pause ("full jitter")."""
     shortest_seconds: float = 0.0
-    """No pause is shorter. Full jitter needs this, because it can draw almost 0 and cause a busy
-    loop."""
+    """No pause is shorter. Full jitter needs this, because it can draw almost 0 and cause a busy loop."""
 
     @cached_property
     def bounds_seconds(self) -> tuple[float, ...]:

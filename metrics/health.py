@@ -18,8 +18,7 @@ from headgate.model.text import listed
 from headgate.views.cluster import ComponentInfo, ComponentState, DaemonState
 
 STALLED_SECONDS = 10.0
-"""Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
-30 s."""
+"""Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's 30 s."""
 CLOCK_TOLERANCE_SECONDS = 10.0
 """As much as `shard.state.ledger_time` follows at once."""
 DESCRIPTORS_FRACTION = 0.9

@@ -41,7 +41,7 @@ from drain.spark.chunks import LedgerChunks, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import if_exists
-from headgate.settings.command_parser import CommandParser
+from headgate.settings.command_parser import CommandParser, error_line
 from headgate.storage.object_store import Store, open_store
 
 FoundT = TypeVar("FoundT")
@@ -248,7 +248,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     async with spark_session(arguments) as session:
         outcome = await BacklogJob(chunks, count_on(session, chunks), results=results).run(shards)
     for text in outcome.failures.values():
-        print(f"headgate: {text}", file=sys.stderr)  # noqa: T201
+        print(error_line(text, 1, as_json=False), file=sys.stderr)  # noqa: T201
     for shard, result in sorted(outcome.results.items()):
         for line in _lines(shard, result, as_json=arguments.json):
             print(line)  # noqa: T201

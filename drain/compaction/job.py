@@ -45,7 +45,7 @@ from headgate.ledger.checksum import checksum
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.objects import FANOUT, ChunkRange, chunk_path, compacted_through, ranges_to_read
-from headgate.settings.command_parser import CommandParser
+from headgate.settings.command_parser import CommandParser, error_line
 from headgate.storage.object_store import Store, create_own, open_store
 
 CHUNKS: Final = 8192
@@ -300,7 +300,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                 for manifest in await compaction_job.run(shard):
                     print(summary_line(manifest))  # noqa: T201 - a command prints to its terminal
             except HeadgateError as error:
-                print(f"headgate: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                print(error_line(f"shard {shard}: {error}", 1, as_json=False), file=sys.stderr)  # noqa: T201
                 code = 1
         compaction_job.runner.close()
     return code

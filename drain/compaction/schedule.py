@@ -19,6 +19,7 @@ from drain.compaction.job import CompactionJob, summary_line
 from drain.spark.chunks import MustRestartError
 from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
+from headgate.settings.command_parser import error_line
 
 CHECK_INTERVAL_SECONDS: Final = 120.0
 """Long enough that a busy shard has several ranges' chunks, which become one (drain.compaction.policy)."""
@@ -57,7 +58,7 @@ class CompactionScheduler:
             try:
                 failed = await self.check()
             except MustRestartError as error:
-                print(f"headgate: compaction ends: {error}", file=sys.stderr)  # noqa: T201
+                print(error_line(f"compaction ends: {error}", 1, as_json=False), file=sys.stderr)  # noqa: T201
                 return
             self._failures = self._failures + 1 if failed else 0
 
@@ -90,7 +91,7 @@ class CompactionScheduler:
                 if every_shard:
                     await self.compaction_job.published.sweep(shard)
             except HeadgateError as error:
-                print(f"headgate: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                print(error_line(f"compaction of shard {shard}: {error}", 1, as_json=False), file=sys.stderr)  # noqa: T201
                 failed = True
         if every_shard:
             self._idle_checks = self._idle_checks + 1 if idle and not failed else 0

@@ -9,6 +9,7 @@ from drain.service.processor_share import NICENESS
 from drain.spark_extra import needs_spark
 from headgate.errors import HeadgateError
 from headgate.process.resources import give_way
+from headgate.settings.command_parser import error_line
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             from drain.service.service import main as serve  # noqa: PLC0415 - it imports Spark
     except HeadgateError as error:
         # A traceback would fill the log of a daemon that starts this program again and again.
-        sys.stderr.write(f"headgate: {error}\n")
+        sys.stderr.write(error_line(str(error), 1, as_json=False) + "\n")
         sys.exit(1)
     give_way(NICENESS)
     code = serve(argv)

@@ -24,8 +24,7 @@ from drain.spark.engines import RunError
 from headgate.process.background import BackgroundService
 
 BATCHING_DELAY_SECONDS: Final = 0.02
-"""From the first request to the run, if no run is under way. Requests made together then share one
-run."""
+"""From the first request to the run, if no run is under way. Requests made together then share one run."""
 
 
 class _Topic:

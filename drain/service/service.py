@@ -47,7 +47,7 @@ from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
 from headgate.model.text import UNREADABLE_JSON
 from headgate.process.background import cancel_and_wait
-from headgate.settings.command_parser import CommandParser
+from headgate.settings.command_parser import CommandParser, error_line
 
 REPORT_SECONDS: Final = 60.0
 OWNER_ONLY: Final = 0o177
@@ -189,7 +189,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         if coalescer.worker.done():
             coalescer.worker.result()  # Only a bug ends it: exit with its traceback.
         if server.must_restart.done():
-            print(f"headgate: {server.must_restart.result()}", file=sys.stderr)  # noqa: T201
+            print(error_line(str(server.must_restart.result()), 1, as_json=False), file=sys.stderr)  # noqa: T201
     return 0 if stopping.is_set() else 1
 
 
@@ -298,5 +298,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.tables = read_tables(arguments.external) if arguments.external else {}
             return asyncio.run(_run(arguments))
         except (ConfigError, OSError) as error:
-            print(f"headgate: {error}", file=sys.stderr)  # noqa: T201
+            print(error_line(str(error), 2, as_json=False), file=sys.stderr)  # noqa: T201
             return 2

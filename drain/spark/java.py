@@ -78,7 +78,8 @@ def _judge(java: Path) -> tuple[str | None, bool]:
     if not complete:
         works, output = _version_output(java)
         if not works:
-            return f"does not run: {output.strip().splitlines()[0] if output.strip() else 'no output'}", False
+            reasons = [line for line in output.splitlines() if line.strip() and "Picked up " not in line]  # Options.
+            return f"does not run: {reasons[0] if reasons else 'no output'}", False
     version = java_major_version(output)
     if version not in SUPPORTED_VERSIONS:
         return f"is Java {'of an unknown version' if version is None else version}", False

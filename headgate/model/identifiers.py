@@ -7,8 +7,7 @@ SegmentId: TypeAlias = int
 Offset: TypeAlias = int
 """Number of a record inside its segment, from 0, without gaps."""
 Generation: TypeAlias = int
-"""Number of a grant. Of two holders of the same keys, the one with the higher generation is
-valid."""
+"""Number of a grant. Of two holders of the same keys, the one with the higher generation is valid."""
 
 NUMBER_BITS: Final = 16
 """Bits of the id of a topic or subscription below those of the term that gave it, which are random.

