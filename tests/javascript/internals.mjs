@@ -54,6 +54,9 @@ prints("an error of a beginner is one line that says what is wrong where and wha
   "acknowledge: record=Object: use a record that this consumer has delivered", "flush: this consumer is not open: await open() before, or call run",
   "key: give a Uint8Array or a string, not number", "timestampMs=Date: use whole ms since 1970, such as Date.now()", "headers=Object: use an array",
   "send: records=Object: use an array", "sourcePosition: give a Uint8Array or a string, not number",
+  "value: give a Uint8Array or a string, not one with half of a character", "deliveryTimeoutMs=5000: use a number of ms, 0 or more",
+  "connectTimeoutMs=NaN: use a number of ms, 0 or more", "clientId=till/1: use a text without /, + and #", "run: batch=maxRecord: use maxRecords or maxWaitMs",
+  "run: lookAhead=3: use an object with options", "run: concurrency=0: use 1 or more", "run: stopMs=soon: use a number of ms, 0 or more",
   "send: await sourcePosition(topic) before the first batch with a position",
   "a batch of 5002 records and headers is above the limit of 5000: send it in parts", "open: this consumer was opened before: create another one",
 ], async () => {
@@ -69,7 +72,10 @@ prints("an error of a beginner is one line that says what is wrong where and wha
     () => consumer({ onGranted: "print" }), () => consumer().run(), () => consumer()[Symbol.asyncIterator]().next(),
     () => consumer().acknowledge({}), () => consumer().flush(), () => send({ key: 7 }),
     () => send({ timestampMs: new Date() }), () => send({ headers: {} }), () => new Producer(broker).send("orders", {}),
-    ...[0, ""].map((sourcePosition) => () => new Producer(broker).send("orders", [], { sourcePosition })),
+    () => new Producer(broker).send("orders", [], { sourcePosition: 0 }), () => send({ value: "\ud83d" }),
+    ...[{ deliveryTimeoutMs: "5000" }, { connectTimeoutMs: NaN }, { clientId: "till/1" }].map((more) => () => new Producer({ ...broker, ...more })),
+    ...[{ batch: { maxRecord: 9 } }, { lookAhead: 3 }, { concurrency: 0 }, { stopMs: "soon" }].map((options) => () => consumer().run(() => {}, options)),
+    () => new Producer(broker).send("orders", [], { sourcePosition: "" }),
     () => new Producer(broker).send("orders", Array(2501).fill({ key: "a", value: "b", headers: [{ name: "c", value: "d" }] })),
     async (again = consumer()) => (await again.open().catch(() => {}), again.open()),
   ];
@@ -115,7 +121,7 @@ prints("a retry holds back only its key waits for the lease and ends with its se
 
 prints("batches start when they are full or due and are tried again as a whole", [
   "to 0", "to 1", "to 2", "to 3", '{"handled":4,"retried":3,"skipped":0,"parked":0,"redelivered":0,"unhandled":0} 0 1 2,0 1 2,3',
-  "run: lookAhead.maxBytes=0 is below 1", "5",
+  "run: lookAhead.maxBytes=0: use 1 or more", "5",
 ], async () => {
   const calls = [];
   const handler = (records) => { if (calls.push(records.map(({ offset }) => offset).join(" ")) === 1) throw new Error("not yet"); };

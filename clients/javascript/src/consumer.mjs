@@ -12,7 +12,7 @@ import { History } from "./history.mjs";
 import { Holdings } from "./holdings.mjs";
 import { Ledger } from "./ledger.mjs";
 import { Membership } from "./membership.mjs";
-import { ledgerSource, requireBroker, requireFunction, requireOneOf, requireOptions, requireRecord, requireText } from "./options.mjs";
+import { ledgerSource, requireBroker, requireFunction, requireMs, requireOneOf, requireOptions, requireRecord, requireText } from "./options.mjs";
 import { Parking } from "./parking.mjs";
 import { decodePositions, encodePositions } from "./positions.mjs";
 import { Resumption } from "./resumption.mjs";
@@ -142,6 +142,7 @@ export class Consumer {
    */
   async run(handler, { stopMs = STOP_MS, untilCaughtUp = false, ...options } = {}) {
     requireFunction("run: handler", handler);
+    requireMs("run: stopMs", stopMs);
     if (this.#runner) throw new HeadgateError("run: this consumer has run already");
     const opens = !this.#connection;
     const counted = async (given) => {
@@ -150,17 +151,12 @@ export class Consumer {
       await (async () => handler(given))().finally(() => (this.#counts.handlerMs += performance.now() - since));
     };
     this.#runner = new Runner(counted, options, this.#type, {
-      holdings: this.#holdings,
-      take: () => this.#take(),
-      mayBegin: () => this.#membership.mayDeliver,
+      holdings: this.#holdings, take: () => this.#take(), mayBegin: () => this.#membership.mayDeliver,
       wait: () => this.#connection.changed.wait(untilCaughtUp ? CATCH_UP_MS : POLL_MS),
-      begin: (held, record, isBegun) => this.#begin(held, record, isBegun),
-      handled: (held, record) => this.#handled(held, record),
-      late: (count) => this.#acknowledger.late(count),
-      fail: (record, reason) => this.negativeAcknowledge(record, { reason }),
+      begin: (held, record, isBegun) => this.#begin(held, record, isBegun), handled: (held, record) => this.#handled(held, record),
+      late: (count) => this.#acknowledger.late(count), fail: (record, reason) => this.negativeAcknowledge(record, { reason }),
       park: (record, reason) => this.park(record, { reason }),
-      resumed: () => this.#feed.space.notify(),
-      progressed: () => this.#connection.changed.notify(),
+      resumed: () => this.#feed.space.notify(), progressed: () => this.#connection.changed.notify(),
     });
     try {
       if (opens) await this.open();
@@ -214,7 +210,7 @@ export class Consumer {
   /** Wait until everything that was acknowledged is stored, except what was too late: see `metrics`. */
   async flush({ timeoutMs = 30_000 } = {}) {
     this.#requireOpen("flush");
-    await this.#acknowledger.flush(timeoutMs);
+    await this.#acknowledger.flush(requireMs("flush: timeoutMs", timeoutMs));
   }
   #requireOpen(what) {
     if (!this.#acknowledger) throw new HeadgateError(`${what}: this consumer is not open: await open() before, or call run`);

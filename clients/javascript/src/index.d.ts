@@ -7,7 +7,7 @@ export interface BrokerOptions {
   mqtt?: Record<string, unknown> & { password?: string | (() => string) };
 }
 export interface Header { name: string; value: Uint8Array }
-/** A string is stored as UTF-8. Change no bytes before their batch has an outcome. */
+/** A string is stored as UTF-8, and refused with half of a surrogate pair. Change no bytes before their batch has an outcome. */
 export interface NewRecord {
   key: Uint8Array | string; value: Uint8Array | string; timestampMs?: number | bigint;
   headers?: { name: string; value: Uint8Array | string }[];

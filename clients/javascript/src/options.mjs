@@ -8,9 +8,7 @@ function shown(value) {
   const text = value !== null && typeof value === "object" ? (value.constructor?.name ?? "an object") : String(value);
   return text.slice(0, 100);
 }
-function requireThat(isRight, name, value, use) {
-  if (!isRight) throw new HeadgateError(`${name}=${shown(value)}: use ${use}`);
-}
+const requireThat = (isRight, name, value, use) => { if (!isRight) throw new HeadgateError(`${name}=${shown(value)}: use ${use}`); };
 export const requireText = (name, value) => requireThat(typeof value === "string" && value !== "", name, value, "a text");
 export const requireOptions = (name, value) => requireThat(value !== null && typeof value === "object", name, value, "an object with options");
 export const requireArray = (name, value) => requireThat(Array.isArray(value), name, value, "an array");
@@ -18,10 +16,17 @@ export const requireFunction = (name, value) => requireThat(typeof value === "fu
 export const requireRecord = (name, value) =>
   requireThat(typeof value?.offset === "bigint", name, value, "a record that this consumer has delivered");
 /** An option that is absent has its default. */
-export function requireOneOf(name, value, ...texts) {
-  requireThat(value === undefined || texts.includes(value), name, value, texts.join(" or "));
+export const requireOneOf = (name, value, ...texts) => requireThat(value === undefined || texts.includes(value), name, value, texts.join(" or "));
+/** Return a time in ms: a text, such as one of the environment, would be joined to a time, and never be reached. */
+export const requireMs = (name, value) => requireThat(typeof value === "number" && value >= 0, name, value, "a number of ms, 0 or more") ?? value;
+/** Return `given` options of `run` with the `defaults` of others. A wrong name would have no effect, silently. */
+export function withDefaults(where, given, defaults) {
+  requireOptions(where, given);
+  for (const name of Object.keys(given)) requireOneOf(where, name, ...Object.keys(defaults));
+  return { ...defaults, ...given };
 }
-/** A wrong name would have no effect, silently. `others`: the options that are left. */
+export const requireCounts = (counts) => Object.entries(counts).forEach(([name, count]) => requireThat(count >= 1, `run: ${name}`, count, "1 or more"));
+/** `others`: the options that are left. */
 export function requireNoOther(where, others) {
   const [name] = Object.keys(others);
   if (name !== undefined) throw new HeadgateError(`${where}: there is no option ${name}`);
@@ -30,7 +35,9 @@ export function requireBroker(where, { host, port, cluster, clientId, connectTim
   requireNoOther(where, others);
   requireThat(typeof host === "string" && /^[^/\s]+$/.test(host), "host", host, "a name or an address without a scheme, such as 127.0.0.1");
   requireThat(/^\d{1,5}$/.test(port) && port > 0 && port < 65_536, "port", port, "the broker's port, such as 1883");
-  requireText("cluster", cluster);
+  requireMs("connectTimeoutMs", connectTimeoutMs ?? 0);
+  for (const [name, text] of Object.entries({ cluster, clientId: clientId ?? "generated" }))
+    requireThat(typeof text === "string" && /^[^/+#]+$/.test(text), name, text, "a text without /, + and #");
 }
 /** Return the options of mqtt.js with their protocol: without TLS it would leave out certificates silently. */
 export function withProtocol(options) {

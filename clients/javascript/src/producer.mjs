@@ -3,7 +3,7 @@
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
 import { DeliveryFailedError, HeadgateError, warn } from "./errors.mjs";
-import { requireArray, requireBroker, requireFunction, requireOptions, requireText, timestampOf } from "./options.mjs";
+import { requireArray, requireBroker, requireFunction, requireMs, requireOptions, requireText, timestampOf } from "./options.mjs";
 import { Outcome } from "./outcome.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { explained } from "./unknown_names.mjs";
@@ -31,7 +31,7 @@ export class Producer {
     requireBroker("new Producer", broker);
     if (name === undefined && options.incarnation !== undefined) throw new HeadgateError("incarnation: only for a producer with a name");
     this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
-    this.#deliveryMs = deliveryTimeoutMs;
+    this.#deliveryMs = requireMs("deliveryTimeoutMs", deliveryTimeoutMs);
     if (onFailure) requireFunction("onFailure", onFailure);
     this.#onFailure = onFailure;
     this.#connection = new Connection(broker, { onFailure: (error) => this.#end(error) });
@@ -109,7 +109,7 @@ export class Producer {
     if (this.#failed.length < MOST_KEPT) this.#failed.push({ outcome, topic, error });
   }
   /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. Throws failures that nothing has awaited. A later call ends with the first one. */
-  async close(options) { await (this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options))); } // who called first has the error
+  async close(options) { requireMs("close: timeoutMs", options?.timeoutMs ?? 0); await (this.#closing?.catch(() => {}) ?? (this.#closing = this.#close(options))); } // who called first has the error
   async #close({ timeoutMs = Infinity } = {}) {
     try {
       const isDone = await this.#until(() => this.#unsettled === 0, performance.now() + timeoutMs);

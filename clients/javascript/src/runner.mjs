@@ -1,6 +1,6 @@
 // One call of `Consumer.run`: takes records, calls the handler, and hands over what is handled.
 import { HandlerFailedError, HeadgateError, reasonText } from "./errors.mjs";
-import { requireNoOther, requireOneOf } from "./options.mjs";
+import { requireCounts, requireFunction, requireNoOther, withDefaults } from "./options.mjs";
 import { Schedule } from "./schedule.mjs";
 import { Signal, jittered } from "./waiting.mjs";
 
@@ -22,11 +22,10 @@ export class Runner {
   /** `internals`: holdings, take, mayBegin, wait, begin, handled, late, fail, park, resumed and progressed of the consumer. */
   constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {}, batch, lookAhead, ...others }, type, internals) {
     requireNoOther("run", others);
-    for (const name of Object.keys(retry)) requireOneOf("run: retry", name, ...Object.keys(RETRY));
-    this.#retry = { ...RETRY, ...retry };
+    requireFunction("run: onFailed", onFailed);
+    this.#retry = withDefaults("run: retry", retry, RETRY);
     const { then, attempts } = this.#retry;
-    if (!(concurrency >= 1)) throw new HeadgateError(`run: concurrency=${concurrency} is below 1`);
-    if (!(attempts >= 1)) throw new HeadgateError(`run: attempts=${attempts} is below 1`);
+    requireCounts({ concurrency, attempts });
     if (!["stop", "skip", "redeliver", "park"].includes(then)) throw new HeadgateError(`run: then=${then} is unknown: use stop, skip, redeliver or park`);
     if ((TYPES[then] ?? type) !== type) throw new HeadgateError(`run: then=${then} is for type ${TYPES[then]}, and this subscription is of type ${type}`);
     this.#handler = batch ? handler : ([record]) => handler(record);
@@ -35,9 +34,7 @@ export class Runner {
     this.#internals = internals;
     this.#schedule = new Schedule(internals.holdings, type, { batch, lookAhead });
   }
-  get isFree() {
-    return this.#running < this.#concurrency;
-  }
+  get isFree() { return this.#running < this.#concurrency; }
   stop() {
     this.isStopping = true;
     for (const held of this.#taken) this.#schedule.giveBack(held);

@@ -2,8 +2,8 @@
 //
 // Records of one key are handled one after the other, those of different keys in parallel. The low-water mark of a STREAM
 // or CHECKPOINT segment is its first record that is not handled: everything below can be acknowledged.
-import { HeadgateError } from "./errors.mjs";
 import { bytesIn, keyText } from "./held_segment.mjs";
+import { requireCounts, requireMs, withDefaults } from "./options.mjs";
 
 const LOOK_AHEAD = { maxRecords: 10_000, maxBytes: 2 ** 26 }; // beyond the low-water marks, in equal shares for the held segments
 const SINGLE = { maxRecords: 1, maxWaitMs: 0 };
@@ -15,15 +15,14 @@ export class Schedule {
   #ready = []; // keys whose next record may start, the one that has waited longest first
   #holdings; #cumulative; #batch; #lookAhead;
   /** `batch`: how records are collected for one call of the handler; none: each alone. */
-  constructor(holdings, type, { batch, lookAhead } = {}) {
+  constructor(holdings, type, { batch, lookAhead = {} } = {}) {
     this.#holdings = holdings;
     this.#cumulative = type !== "QUEUE";
-    this.#batch = batch ? { ...BATCH, ...batch } : SINGLE;
-    this.#lookAhead = { ...LOOK_AHEAD, ...lookAhead };
-    const { maxRecords, maxWaitMs } = this.#batch;
-    const counts = { "batch.maxRecords": maxRecords, "lookAhead.maxRecords": this.#lookAhead.maxRecords, "lookAhead.maxBytes": this.#lookAhead.maxBytes };
-    for (const [name, count] of Object.entries(counts)) if (!(count >= 1)) throw new HeadgateError(`run: ${name}=${count} is below 1`);
-    if (!(maxWaitMs >= 0)) throw new HeadgateError(`run: batch.maxWaitMs=${maxWaitMs} is below 0`);
+    this.#batch = batch ? withDefaults("run: batch", batch, BATCH) : SINGLE;
+    this.#lookAhead = withDefaults("run: lookAhead", lookAhead, LOOK_AHEAD);
+    const { maxRecords, maxBytes } = this.#lookAhead;
+    requireCounts({ "batch.maxRecords": this.#batch.maxRecords, "lookAhead.maxRecords": maxRecords, "lookAhead.maxBytes": maxBytes });
+    requireMs("run: batch.maxWaitMs", this.#batch.maxWaitMs);
   }
   add({ held, record }) {
     const text = keyText(record.key);
