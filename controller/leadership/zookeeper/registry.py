@@ -179,7 +179,7 @@ class ZooKeeperRegistry:
                     self.registered.set()
                 else:
                     self._foreign.add(path)
-                    advice = "a killed daemon's session ends by itself; if another daemon runs, set [instance] name"
+                    advice = "a killed daemon's session ends soon; if another daemon runs, set [instance] name"
                     log.warning("instance.name_in_use", instance=name, advice=advice)
 
     def _report_foreign(self, path: str, strangeness: str) -> None:
