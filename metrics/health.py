@@ -171,7 +171,7 @@ def _clock(facts: HealthFacts) -> _Verdict:
     if facts.clock_held_seconds:
         wrong = f"stepped by {facts.clock_held_seconds:.0f} s, which is followed once it has lasted for ten minutes"
     elif facts.ledger_ahead_seconds > CLOCK_TOLERANCE_SECONDS:
-        wrong = f"is {facts.ledger_ahead_seconds:.0f} s behind the time of a ledger, which another daemon has written"
+        wrong = f"is {facts.ledger_ahead_seconds:.0f} s behind the time of a ledger, written while a clock was ahead"
     else:
         return _OK, "steady"
     return _DEGRADED, f"the clock {wrong}; check the time synchronization"

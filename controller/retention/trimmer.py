@@ -10,7 +10,7 @@
 5. Each round first looks whether the ledger is still that of this term, and all chunks are listed again before some are
    deleted: an older ledger that was put back may lack what replaces them. The term ends.
 6. A manifest's age is by ledger time, which leaders lived through, and at least as long as this term has seen it. So a
-   clock that is set, here or where the manifest was written, neither deletes early nor keeps chunks permanently.
+   clock that is set, here or at Spark, neither deletes chunks younger than the delay nor keeps any permanently.
 """
 
 import asyncio

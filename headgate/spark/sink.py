@@ -97,8 +97,8 @@ def rows_stored(position: bytes | None, number: int) -> StoredRows:
         raise HeadgateError(f"its source position {position!r:.60} is another program's: choose another name")
     if (known := int(found[1])) > number:
         raise HeadgateError(
-            f"write {known} has begun after write {number}: use the option producer for writes at the same time, and "
-            "a new checkpoint for a query that is repeated"
+            f"write {known} has begun after write {number}: use the option producer for writes at the same time, or if "
+            "the clock of Spark's driver was ahead, and a new checkpoint for a query that is repeated"
         )
     return StoredRows(int(found[2]), int(found[3], 16)) if known == number else StoredRows(0, 0)
 
