@@ -26,6 +26,8 @@ from shard.subscriptions.registration import MISSED_HEARTBEATS
 
 CHECK_INTERVAL_SECONDS = 1.0
 """A check looks at every holding of the subscription."""
+MAX_DOUBLED_MS = 60_000
+"""By so much, a sender's incarnation is at most doubled: it is behind no clock for longer than twice that."""
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +194,10 @@ class DeliveryMonitor:
             self.problem = self.problem if sender else ""
             return fields
         self.problem = request.dead_letter_problem
-        self._sender_at_ms = max(self._ledger.now_ms(), self._sender_at_ms + 1)
+        # While ledger time waits for a clock, a previous leader may have named later ones: doubling catches up.
+        ahead_ms = max(0, self._sender_at_ms - (now_ms := self._ledger.now_ms()))
+        doubles = self.problem and self._context.now_ms() < now_ms and ahead_ms < MAX_DOUBLED_MS
+        self._sender_at_ms = max(now_ms, self._sender_at_ms + 1 + (ahead_ms if doubles else 0))
         letters = deliveries.next_dead_letters(self._subscription, self._topic, held_up=bool(self.problem))
         secret = self._subscription.redelivery.secret
         return fields | {"dead_letters": letters, "sender_since_ms": self._sender_at_ms, "sender_secret": secret}

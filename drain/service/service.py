@@ -249,8 +249,7 @@ def _spark_folders(folder: Path, master: str) -> dict[str, str]:
 
 
 def _stop(session: SparkSession) -> None:
-    # The JVM may have received the signal too (systemd signals the whole group), and a Connect
-    # server may be gone.
+    # The JVM may have received the signal too (systemd signals the whole group), and a Connect server may be gone.
     with contextlib.suppress(*ENGINE_ERRORS):
         session.stop()
 

@@ -25,9 +25,7 @@ def test_the_script_of_three_machines_writes_settings_that_a_daemon_and_zookeepe
         return done.returncode, done.stderr.removeprefix(f"{script}: ")
 
     code, error = configure("2", *hosts)
-    assert (2, str(tmp_path / "lib" / "zookeeper")) == (code, error.partition(" ")[0]), (
-        "it changes no part of the files"
-    )
+    assert (2, str(tmp_path / "lib" / "zookeeper")) == (code, error.partition(" ")[0]), "it changes no files"
     assert "example.org" not in (etc / "headgate" / "headgate.toml").read_text().partition("[http]")[0]
     (tmp_path / "lib" / "zookeeper").mkdir(parents=True)
     assert (2, "the number is 1, 2 or 3, not 0\n") == configure("0", *hosts), "machines count from 1"

@@ -42,9 +42,7 @@ def test_only_the_same_id_is_the_same_ledger() -> None:
         protocol.wrong_ledger(own, protocol.CountedLedger(url="file:///old"))
     )
     assert "mount it" in str(protocol.wrong_ledger(own, protocol.CountedLedger(url=own.url)))
-    assert protocol.wrong_ledger(protocol.CountedLedger(), protocol.CountedLedger()) is not None, (
-        "ledgers without an id cannot be compared"
-    )
+    assert protocol.wrong_ledger(protocol.CountedLedger(), protocol.CountedLedger()) is not None, "both have no id"
 
 
 def test_a_row_without_rates_is_read_as_one_whose_rates_are_unknown() -> None:

@@ -168,9 +168,7 @@ async def found_events(event_pages, query=""):
 
 async def test_the_newest_events_come_first_and_page_by_page(event_pages):
     assert await found_events(event_pages) == ([40, 30, 20, 10], None)
-    assert await found_events(event_pages, "?limit=2") == ([40, 30], 21), (
-        "the next page begins after the chunks that were read"
-    )
+    assert await found_events(event_pages, "?limit=2") == ([40, 30], 21), "the next page begins after those chunks"
     assert await found_events(event_pages, "?limit=2&before_ms=30") == ([20, 10], None)
     assert await found_events(event_pages, "?topic=orders&since_ms=20") == ([30, 20], None)
     assert [(await found_events(event_pages, query))[0] for query in ("?topic=nope", "?before_ms=x")] == [404, 400]

@@ -120,8 +120,7 @@ class RecordFeed:
             if after.cancelled() or after.exception() is not None:
                 return
         await holding.reader.run()
-        # The reader is at the end of a sealed segment. Without an acknowledgement it is never
-        # drained.
+        # The reader is at the end of a sealed segment. Without an acknowledgement it is never drained.
         self.acknowledge_skipped(holding.grant.segment, holding.grant.generation)
 
     def stop(self, holding: HeldSegment) -> None:

@@ -200,11 +200,7 @@ def test_undrained_generations_follow_the_longest_path() -> None:
     assert undrained_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
 
 
-@pytest.mark.parametrize(
-    "idle",
-    [{"consumers": 0}, {"kind": "QUEUE"}, {"kind": "CHECKPOINT"}, {"kind": None}],
-    ids=["no consumers", "queue", "checkpoint", "type unknown"],
-)
+@pytest.mark.parametrize("idle", [{"consumers": 0}, {"kind": "QUEUE"}, {"kind": "CHECKPOINT"}, {"kind": None}])
 def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
     layout = TWO.split(0, 5, 0)
 
@@ -266,9 +262,7 @@ def test_a_topic_policy_overrides_the_cluster_settings() -> None:
 
     assert effective_settings(cluster, NO_POLICY, 1) == cluster
     assert effective_settings(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps at least its initial segments"
-    own = effective_settings(
-        cluster, TopicPolicy(auto_split=False, auto_merge=True, min_segments=1, max_segments=3), first_segments=5
-    )
+    own = effective_settings(cluster, TopicPolicy(auto_split=False, auto_merge=True, min_segments=1, max_segments=3), 5)
     assert (own.split, own.merge, own.min_segments, own.max_segments) == (False, True, 1, 3)
     assert own.split_records_per_second == cluster.split_records_per_second
 

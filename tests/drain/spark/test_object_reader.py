@@ -1,5 +1,4 @@
-"""The object reader on Spark's workers returns the same rows as a folder, and its errors name
-objects."""
+"""The object reader on Spark's workers returns the same rows as a folder, and its errors name objects."""
 
 import gc
 import os

@@ -210,6 +210,20 @@ async def test_a_dead_letter_that_is_not_stored_stays_and_is_sent_again_and_is_o
     assert ["dead_letters.not_sent"] == errors_of(caplog)
 
 
+async def test_a_new_leader_soon_gets_dead_letters_sent_while_ledger_time_waits_for_a_clock():
+    async with jobs(51, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        world.clock_ahead_ms = 86_400_000
+        await produce(world, 1)
+        world.clock_ahead_ms = 0
+        for record in await take(consumer, 51):
+            await consumer.negative_acknowledge(record)
+            await asyncio.sleep(10)
+        assert 51 == len(await dead_letters(world))
+        async with world.leader("b"):
+            await consumer.negative_acknowledge((await take(consumer, 1))[0])
+            assert 52 == len(await dead_letters(world, 60))
+
+
 @pytest.mark.parametrize(
     ("headers", "value_bytes"),
     [

@@ -40,9 +40,7 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
             *(line.format(topic) for topic in topics for line in writes),
         ]
 
-    assert "readwrite headgate/plant/shards/+/head" in made["headgate"], (
-        "a replica receives the announcements of chunks"
-    )
+    assert "readwrite headgate/plant/shards/+/head" in made["headgate"], "a replica gets the announcements"
     assert {**made, "headgate": []} == {
         "headgate": [],
         "gateway": device("gateway", "alarms", "telemetry"),

@@ -266,9 +266,7 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
 
     created = subscription(4, "billing")[0]
     state.apply_all([created], chunk=4, at_ms=4000)
-    assert topic.subscriptions["billing"].consumers.find_removed("ada", 2, "c"), (
-        "a late copy finds a new one of the name"
-    )
+    assert topic.subscriptions["billing"].consumers.find_removed("ada", 2, "c"), "a late copy finds a new one"
     assert not topic.subscriptions["billing"].consumers.find_removed("ada", 3, "c")
 
     state.apply_all([e.SubscriptionDeleted(topic_id=1, subscription_id=4, token="4")], chunk=5, at_ms=4000)
