@@ -11,17 +11,11 @@ class HeadgateError(Exception):
 
 
 class ConfigError(HeadgateError):
-    """A setting is missing, unknown or invalid.
-
-    The text names the setting, and its file if it has one.
-    """
+    """A setting is missing, unknown or invalid. The text names the setting, and its file if it has one."""
 
 
 class InvalidNameError(HeadgateError):
-    """The name of a topic, subscription, consumer or cluster is invalid.
-
-    The text gives the rule.
-    """
+    """The name of a topic, subscription, consumer or cluster is invalid. The text gives the rule."""
 
 
 class LayoutError(HeadgateError):
@@ -45,10 +39,7 @@ class StoreUnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """A write may or may not have happened.
-
-    In the ledger this ends the term; the next one reads the outcome.
-    """
+    """A write may or may not have happened. In the ledger this ends the term; the next one reads the outcome."""
 
 
 class NotDurableError(OutcomeUnknownError):
@@ -68,17 +59,11 @@ class ForeignObjectError(LedgerError):
 
 
 class LedgerFormatError(LedgerError):
-    """An object of the ledger was written by another version.
-
-    The text names it, its format, and what to do.
-    """
+    """An object of the ledger was written by another version. The text names it, its format, and what to do."""
 
 
 class ProtocolError(HeadgateError):
-    """The cluster runs another version of the protocol.
-
-    The text names both, or the field that differs.
-    """
+    """The cluster runs another version of the protocol. The text names both, or the field that differs."""
 
 
 class TransportError(HeadgateError):

@@ -350,6 +350,13 @@ class Consumer:
         while self._state is _State.OPEN and self._sends(await self._membership.heartbeat()):  # noqa: ASYNC110 - the leader knows
             await asyncio.sleep(pauses.next_seconds())
 
+    def _in_hand(self) -> set[tuple[tuple[int, int], int]]:
+        """Return what handlers of a QUEUE may still fail: it would be delivered again."""
+        run, held = self._holdings.handling, self._feed.holdings
+        if run is None or run.waits_for_records:
+            return set()
+        return {(key, offset) for key, each in held.items() for offset in each.deliveries.unacknowledged_offsets}
+
     def _sends(self, alive: HeartbeatReply) -> bool:
         """Return whether this consumer has dead letters to store, and can."""
         return bool(alive.dead_letters) and not self._deliveries.sender.problem
@@ -478,6 +485,7 @@ class Consumer:
         self._lease.require_own_loop()
         goal = (await self._membership.heartbeat()).head
         passes = 0
+        in_hand: set[tuple[tuple[int, int], int]] | None = None
         while True:
             try:
                 records = await self._get_many(max_records, pauses.next_seconds())
@@ -490,6 +498,9 @@ class Consumer:
                 passes = 0
                 yield records
             elif not self._deliveries.returned and self._feed.has_delivered(goal):
+                in_hand = self._in_hand() if in_hand is None else in_hand & self._in_hand()
+                if in_hand:
+                    continue
                 await self.flush()  # What is parked by then is a dead letter.
                 alive = await self._membership.heartbeat(asks_unread=True)
                 resumes = bool(alive.resuming) and not self._deliveries.parking.problem

@@ -137,10 +137,7 @@ class GrantedSegment:
 
 
 class ExternalConsumer:
-    """Reads segments of an external topic for one subscription.
-
-    Use it as an async context manager, and `run` it.
-    """
+    """Reads segments of an external topic for one subscription. Use it as an async context manager, and `run` it."""
 
     def __init__(
         self,

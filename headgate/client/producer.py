@@ -56,10 +56,7 @@ log = get_logger(__name__)
 
 
 class Producer:
-    """Sends keyed records.
-
-    Use it as an async context manager; leaving it flushes, within the delivery timeout.
-    """
+    """Sends keyed records. Use it as an async context manager; leaving it flushes, within the delivery timeout."""
 
     def __init__(
         self,

@@ -212,6 +212,11 @@ class Runner:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def waits_for_records(self) -> bool:
+        """Whether only an incomplete batch is left, which begins at once after the last record."""
+        return self._options.batch is not None and not self.schedule.running
+
     async def close(self) -> None:
         self.stop()
         while not self._ended:

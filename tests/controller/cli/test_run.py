@@ -23,9 +23,7 @@ def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: Nod
     assert recorder.settings[0].instance.name == cli_run.instance_name()
 
 
-def test_run_reads_passwords_and_its_name_from_what_systemd_gives(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_run_reads_passwords_and_its_name_from_what_systemd_gives(invoke, recorder, tmp_path, monkeypatch):
     path, credentials = tmp_path / "headgate.toml", tmp_path / "credentials"
     credentials.mkdir()
     write_secret(credentials / "broker", b"hunter2\n")
@@ -75,9 +73,7 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorde
     ],
     ids=["a number", "a password", "a missing certificate", "an unusable certificate"],
 )
-def test_an_unusable_setting_is_named_before_anything_starts(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, command: str, text: str, said: str
-):
+def test_an_unusable_setting_is_named_before_anything_starts(invoke, recorder, tmp_path, command, text, said):
     path, ca = tmp_path / "headgate.toml", tmp_path / "ca"
     path.write_text(LEDGER + text)
     ca.write_text("-----BEGIN")

@@ -224,9 +224,7 @@ def test_a_folder_with_a_long_name_has_a_socket_elsewhere(invoke: Invoke, record
     ],
     ids=["a bug", "an expected error", "an expected error inside task groups", "both"],
 )
-def test_a_bug_in_the_daemon_logs_its_traceback(
-    failure: Exception, logged: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_a_bug_in_the_daemon_logs_its_traceback(failure, logged, invoke, recorder, tmp_path):
     recorder.signal, recorder.failure = None, failure
     (tmp_path / "headgate.toml").write_text(LEDGER)
 
@@ -286,9 +284,7 @@ def test_a_later_start_keeps_tls_and_every_secret(invoke: Invoke, recorder: Node
 
 
 @pytest.mark.parametrize("when", ["at the next start", "on SIGHUP"])
-def test_a_user_who_is_added_to_the_access_file_gets_a_configuration(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, when: str
-):
+def test_a_user_who_is_added_to_the_access_file_gets_a_configuration(invoke, recorder, tmp_path, when):
     def add_user() -> None:
         with (tmp_path / "access.toml").open("a") as file:
             file.write('[[users.shop]]\nrole = "producer"\ntopics = ["orders"]\n')
@@ -319,9 +315,7 @@ def test_a_user_who_is_added_to_the_access_file_gets_a_configuration(
     ],
     ids=["no access file", "the daemons' user", "no administrator", "a damaged certificate", "an empty password"],
 )
-def test_an_unusable_file_is_named_before_anything_starts(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, file: str, text: str, message: str
-):
+def test_an_unusable_file_is_named_before_anything_starts(invoke, recorder, tmp_path, file, text, message):
     up(invoke, tmp_path, "--tls", *ANY_PORTS)
     (tmp_path / file).write_text(text)
     recorder.events.clear()

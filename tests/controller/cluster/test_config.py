@@ -127,9 +127,7 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
         ),
     ],
 )
-async def test_zookeeper_and_the_ledger_name_one_feature_level(
-    stored: int | None, named: int | None, chunks: bool, expected: int | str
-) -> None:
+async def test_zookeeper_and_the_ledger_name_one_feature_level(stored, named, chunks, expected):
     service, store = FakeZooKeeper(), ledger_of(0) if chunks else FakeStore()
     if named:
         await name_level(store, named)

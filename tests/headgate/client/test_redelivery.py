@@ -304,6 +304,17 @@ async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_g
             assert len(handled) == (await run).handled
 
 
+async def test_a_run_does_not_end_before_what_its_handler_fails_late_is_handled():
+    async def handle(record: ConsumedRecord) -> None:
+        await asyncio.sleep(30)
+        assert record.delivery_count == 2
+
+    async with jobs(3) as (_, admin), reader(_, **QUEUE) as consumer:
+        retry = RetryPolicy(attempts=1, then="redeliver")
+        assert 3 == (await consumer.run(handle, concurrency=3, retry=retry, until_caught_up=True)).handled
+        assert 0 == await unacknowledged(admin)
+
+
 async def test_a_run_that_is_far_enough_ahead_of_its_handler_gets_nothing_again(monkeypatch):
     async def handle(_: ConsumedRecord) -> None:
         await may_end.wait()
