@@ -127,7 +127,8 @@ class CompactionJob:
             last_at_ms, last_term_id = await self._end(shard, planned, sources)
             # A chunk that is ahead by more was written by a clock that was wrong, so its age is unknown.
             is_old = abs(began_ms - last_at_ms) >= self._settings.delay_seconds * 1000
-            if is_old and (planned.is_narrowest or _tasks(await self._size_bytes(shard, planned.range)) == 1):
+            # One task suffices for less than this.
+            if is_old and (planned.is_narrowest or await self._size_bytes(shard, planned.range) < 2 * TASK_BYTES):
                 break
         else:
             return None
@@ -194,18 +195,15 @@ class CompactionJob:
         """Write what ``inputs`` contain; return the objects in order, and the facts of the range."""
         object_bytes = self._settings.object_bytes
         write = partial(write_compacted, self._url, work.folder, alive=work.alive, object_bytes=object_bytes)
+        tasks = max(1, min(MAX_TASKS, size_bytes // TASK_BYTES))
         sent = [each.__module__ for each in (write_compacted, read_objects, aggregate, checksum)]
         with run_errors(f"chunks {work.planned.range}: ", doing="compact"):
-            found = read_in_tasks(self._session, inputs, _tasks(size_bytes), write, WRITTEN, sent).toArrow()
+            found = read_in_tasks(self._session, inputs, tasks, write, WRITTEN, sent).toArrow()
         is_object = pc.is_valid(found["path"])
         rows = found.filter(is_object).select(compacted.CompactedObject.__struct_fields__).to_pylist()
         objects = sorted((compacted.CompactedObject(**row) for row in rows), key=_place)
         facts = aggregate(found.filter(pc.invert(is_object)).select(SCHEMA.names)) if work.facts is None else work.facts
         return objects, facts
-
-
-def _tasks(size_bytes: int) -> int:
-    return max(1, min(MAX_TASKS, size_bytes // TASK_BYTES))
 
 
 def _chunk_paths(shard: int, chunks: ChunkRange) -> list[str]:

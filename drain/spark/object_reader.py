@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -66,17 +67,18 @@ def read_in_tasks(
     """Return what ``read`` returns for the items of each task, as ``schema``. Adjacent items are in one task.
 
     Python's garbage collector does not look at what a task holds, which has no cycles, nor at modules after each task:
-    that would take as long as reading.
-
-    ``sent``: names of the modules of whose functions ``read`` consists. A data source of Python would start three
-    processes for each query.
+    that would take as long as reading. ``sent``: names of the modules of whose functions ``read`` consists. A data
+    source of Python would start three processes for each query.
     """
+    # For a function of more than 1 MB, pyspark leaves a file behind. Names of chunks become a sixteenth.
+    packed = zlib.compress(cloudpickle.dumps(list(items)), 1)  # type: ignore[no-untyped-call]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gc.disable()
         try:
+            found = cloudpickle.loads(zlib.decompress(packed))
             for batch in batches:
-                yield from read([items[index] for index in batch.column(0).to_pylist()])
+                yield from read([found[index] for index in batch.column(0).to_pylist()])
         finally:
             gc.enable()
             if not gc.get_freeze_count():

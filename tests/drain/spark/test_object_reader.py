@@ -172,15 +172,17 @@ def job_on(spark, url: str) -> BacklogJob:
 
 
 @pytest.mark.spark
-def test_the_garbage_collector_of_a_worker_looks_at_no_task_and_no_module(spark):
+def test_a_task_leaves_no_file_and_the_garbage_collector_of_a_worker_looks_at_no_task_and_no_module(spark):
     def read(_):
         yield pa.RecordBatch.from_pylist([{"enabled": int(gc.isenabled()), "frozen": gc.get_freeze_count()}])
 
     schema = pa.schema([("enabled", pa.int64()), ("frozen", pa.int64())])
-    rows = [read_in_tasks(spark, [0], 1, read, schema, [read_in_tasks.__module__]).toArrow() for _ in range(5)]
+    items = [f"chunks/shard=0001/{number:012d}.parquet" for number in range(65_536)]
+    rows = [read_in_tasks(spark, items, 1, read, schema, [read_in_tasks.__module__]).toArrow() for _ in range(5)]
     (*_, last) = pa.concat_tables(rows).to_pylist()
 
     assert (last["enabled"], last["frozen"] > 10_000) == (0, True)
+    assert not any(Path(spark.sparkContext._temp_dir).iterdir())
 
 
 @pytest.mark.spark
