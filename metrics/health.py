@@ -124,7 +124,7 @@ def _zookeeper(facts: HealthFacts) -> _Verdict:
     if facts.zookeeper == "connected":
         return _OK, "connected"
     check = "check that the ZooKeeper servers run and are reachable; if they have lost their data, restart the daemons"
-    return _DEGRADED, f"{facts.zookeeper}: leaders continue, but no new leader is elected; {check}"
+    return _DEGRADED, f"{facts.zookeeper}: leaders continue, half a second slower, but no new one is elected; {check}"
 
 
 def _broker(facts: HealthFacts) -> _Verdict:
