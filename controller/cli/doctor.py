@@ -61,8 +61,10 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
         return [problem("settings", str(error), f"correct it; then: headgate check-config --config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]
     found += [warning("settings", each, "see docs/security.md") for each in security_warnings(settings)]
-    files = {f"{use}.certificate_file": getattr(settings, use).certificate_file for use in USES}
-    found += [certificate_finding(name, file) for name, file in files.items() if file is not None]
+    for use in USES:
+        section = getattr(settings, use)
+        names = [each for each in section.__struct_fields__ if each.endswith(("certificate_file", "ca_file"))]
+        found += [certificate_finding(f"{use}.{each}", file) for each in names if (file := getattr(section, each))]
     found += _folders(settings)
     found += await asyncio.to_thread(_spark, settings)
     found += await _zookeeper(settings, timeout_seconds)

@@ -133,9 +133,10 @@ def server_context(
     return context
 
 
-def certificate_expiry(certificate_file: File, setting: str) -> datetime:
-    """Return when the first certificate in ``certificate_file`` expires. Raises ConfigError."""
-    return _certificates(certificate_file, setting)[0].not_after
+def certificate_expiry(file: File, setting: str) -> datetime:
+    """Return when the first certificate in ``file`` expires, or the last of a CA file's. Raises ConfigError."""
+    found = [each.not_after for each in _certificates(file, setting)]
+    return max(found) if setting.endswith("ca_file") else found[0]
 
 
 def _new_context(protocol: int) -> ssl.SSLContext:

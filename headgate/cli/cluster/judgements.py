@@ -193,7 +193,7 @@ def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_se
     if days <= 0:
         return problem(setting, f"{file} has expired", "renew it, and reload what uses it (SIGHUP for a daemon)")
     if days < CERTIFICATE_WARNING_DAYS:
-        return warning(setting, f"{file} expires in {days:.0f} days", "renew it")
+        return warning(setting, f"{file} expires in {days:.2g} days", "renew it")
     return ok(setting, f"{file} is valid for {days:.0f} days")
 
 

@@ -282,6 +282,7 @@ def test_a_ca_file_is_refused_when_none_of_its_certificates_is_valid(authority, 
 
     bundle.write_text("the old one:\n" + old.read_text() + "the new one:\n" + authority.ca_file.read_text())
     assert ("TLSv1.3", None) == handshake(client_context(ca_file=bundle), of_server(server))
+    assert certificate_expiry(bundle, "ca_file") > NOW > certificate_expiry(bundle, "certificate_file")
 
 
 def test_the_second_certificate_of_a_file_is_checked_too(authority: LocalCertificateAuthority, tmp_path: Path) -> None:
