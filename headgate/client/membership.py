@@ -94,8 +94,8 @@ class SegmentCallbacks:
     def __init__(
         self, on_granted: OnGranted | None, on_revoked: OnRevoked | None, spawn: Spawn, log: EventLogger
     ) -> None:
-        self._on_granted = None if on_granted is None else awaitable(on_granted)
-        self._on_revoked = None if on_revoked is None else awaitable(on_revoked)
+        self._on_granted = None if on_granted is None else awaitable("on_granted", on_granted)
+        self._on_revoked = None if on_revoked is None else awaitable("on_revoked", on_revoked)
         self._spawn = spawn
         self._log = log
         self._turn = asyncio.Lock()

@@ -83,7 +83,7 @@ class Producer:
         self._lease = ClientLease(config, "producer", connect_timeout_seconds)
         self._client = self._lease.client
         self._program = None if name is None else NamedProgram(require_name("producer", name), self._client.now_ms())
-        self._settings = settings or ProducerSettings()
+        self._settings = ProducerSettings() if settings is None else settings
         require_type("settings", self._settings, ProducerSettings)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shard_batches: dict[int, ShardBatches] = {}

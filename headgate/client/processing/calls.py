@@ -50,10 +50,10 @@ def refuse_own_caller(what: str, tasks: Collection[asyncio.Task[Any] | None]) ->
         )
 
 
-def awaitable(function: Callable[..., Any], executor: Executor | None = None) -> Call:
+def awaitable(what: str, function: Callable[..., Any], executor: Executor | None = None) -> Call:
     """Return ``function`` as one that is awaited. ``executor``: its threads; None: those of the event loop."""
     if not callable(function):
-        raise ConfigError(f"{function!r:.60} is of type {type(function).__name__}: use a function")
+        raise ConfigError(f"{what}={function!r:.60}: use a function")
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return function
 

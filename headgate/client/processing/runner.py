@@ -174,7 +174,7 @@ class Runner:
         self._draw = draw
         self._log = log
         self._threads = ThreadPoolExecutor(options.concurrency, "headgate-handler")  # starts none before it is used
-        call = awaitable(handler, self._threads)
+        call = awaitable("run: handler", handler, self._threads)
         handle: Handle = call if options.batch else lambda records: call(records[0])
         self._handle = chained(handle, wrappers)
         cumulative = kind != SubscriptionType.QUEUE

@@ -26,7 +26,7 @@ WRONG_ARGUMENTS = [
     ({"retry": None}, "retry=None is of type NoneType: use a RetryPolicy"),
     ({"batch": 100}, "batch=100 is of type int: use a BatchPolicy"),
     ({"look_ahead": "far"}, "look_ahead='far' is of type str: use a LookAhead"),
-    ({"handler": "handle"}, "'handle' is of type str: use a function"),
+    ({"handler": "handle"}, "^run: handler='handle': use a function"),
 ]
 
 
