@@ -353,8 +353,9 @@ class Consumer:
     def _in_hand(self) -> set[tuple[tuple[int, int], int]]:
         """Return what handlers of a QUEUE may still fail: it would be delivered again."""
         run, held = self._holdings.handling, self._feed.holdings
-        if run is None or run.waits_for_records:
+        if run is None:
             return set()
+        run.hurry()
         return {(key, offset) for key, each in held.items() for offset in each.deliveries.unacknowledged_offsets}
 
     def _sends(self, alive: HeartbeatReply) -> bool:

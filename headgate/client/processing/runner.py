@@ -212,10 +212,10 @@ class Runner:
     def stop(self) -> None:
         self._stopping.set()
 
-    @property
-    def waits_for_records(self) -> bool:
-        """Whether only an incomplete batch is left, which begins at once after the last record."""
-        return self._options.batch is not None and not self.schedule.running
+    def hurry(self) -> None:
+        """Begin an incomplete batch: no further record is expected, unless one that is handled fails."""
+        self.schedule.hurried = True
+        self.start()
 
     async def close(self) -> None:
         self.stop()
@@ -227,14 +227,16 @@ class Runner:
         clock, feed, schedule = asyncio.get_running_loop().time, self._deliveries.feed, self.schedule
         async for some in records:
             now, held = clock(), len(feed.holdings)
+            schedule.hurried = False
             for record in some:
                 if (full := schedule.add(record, now, held)) is not None:
                     feed.pause(full)
             self.start()
             await asyncio.sleep(0)
-        schedule.hurried = True
-        self.start()
-        self._note_progress()
+        self.hurry()
+        while schedule.unfinished:
+            await self._next_progress()
+        self.stop()
 
     async def _wind_down(self) -> None:
         schedule, seconds = self.schedule, self._options.stop_seconds
@@ -363,7 +365,7 @@ class Runner:
             await self._acknowledge(record)
         for key in self.schedule.take_resumed():
             self._deliveries.feed.resume(key)
-        self._note_progress()
+        self._progress.set()
 
     # Segments
 
@@ -376,12 +378,12 @@ class Runner:
     def ended(self, key: HeldKey) -> None:
         """Ignore what is still handled of a segment that another consumer may hold."""
         self.schedule.end(key)
-        self._note_progress()
+        self._progress.set()
 
     def _give_back(self, key: HeldKey, *, is_lost: bool = False) -> int:
         records = self.schedule.revoke(key, is_lost=is_lost)
         self._deliveries.feed.give_back(records)
-        self._note_progress()
+        self._progress.set()
         return len(records)
 
     # The end
@@ -390,11 +392,6 @@ class Runner:
         self._failure = self._failure or error
         self.stop()
         self._progress.set()
-
-    def _note_progress(self) -> None:
-        self._progress.set()
-        if self.schedule.hurried and not self.schedule.unfinished:
-            self.stop()
 
     async def _next_progress(self) -> None:
         self._progress.clear()

