@@ -187,8 +187,10 @@ class Holdings:
         if self.handling is not None:
             await self.handling.close()
         self._closed = True
-        await self._context.feed.close()
-        await self._revoked(self._context.feed.generations(), self.finish_seconds)
+        try:
+            await self._context.feed.close()
+        finally:  # also if this is cancelled
+            await self._revoked(self._context.feed.generations(), self.finish_seconds)
 
     async def _revoked(self, keys: list[HeldKey], seconds_left: float) -> None:
         if (call := self.callbacks.revoked(keys, seconds_left)) is not None:

@@ -467,19 +467,23 @@ async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> 
     }
 
 
-@pytest.mark.parametrize("suspension", range(3))
-async def test_a_consumer_whose_close_is_cancelled_anywhere_disconnects(suspension, cluster):
+@pytest.mark.parametrize("suspension", range(4))
+async def test_a_consumer_whose_close_is_cancelled_anywhere_tells_what_it_loses_and_disconnects(suspension, cluster):
     @types.coroutine
     def cancelled(work):
         for _ in range(suspension):
             yield work.send(None)
         work.send(None)
+        yield  # A task that it has spawned begins.
         yield work.throw(asyncio.CancelledError())
         yield from work
 
-    client = cluster.client()
+    lost = []
+    cluster.store_records(records("0"))
     async with cluster.leader(grants=[grant()]):
-        reader = await Consumer(client, topic="orders", subscription="billing").__aenter__()
+        reader = await consumer(cluster, on_revoked=lambda *gone: lost.append(gone)).__aenter__()
+        cluster.store.latency_seconds = 9, 9  # chunk 1 is loading when it is closed
+        await asyncio.sleep(2)
         with contextlib.suppress(asyncio.CancelledError):
             await cancelled(reader.close())
-        assert not client.entered
+        assert (False, [([0], 20.0)]) == (reader._client.entered, lost)
