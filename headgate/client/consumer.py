@@ -122,13 +122,9 @@ class Consumer:
     ) -> None:
         self._kind = subscription_type(type)
         if positions is not None and self._kind != SubscriptionType.CHECKPOINT:
-            raise ConfigError(
-                f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
-            )
+            raise ConfigError(f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind}")
         if behind == "continue" and self._kind != SubscriptionType.CHECKPOINT:
-            raise ConfigError(
-                f'behind="continue": only for type CHECKPOINT; a {self._kind} subscription passes over gaps'
-            )
+            raise ConfigError(f'behind="continue": only for type CHECKPOINT; a {self._kind} passes over gaps')
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
         self._lease = ClientLease(config, "consumer", connect_timeout_seconds, with_store=not self._reads_source)
         self._client = self._lease.client
@@ -200,11 +196,11 @@ class Consumer:
 
     def _require_record(self, method: str, record: object) -> None:
         if not isinstance(record, ConsumedRecord):
-            raise TypeError(
-                f"{method}: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
-                "iterator or get_many() returned it"
-            )
+            raise TypeError(f"{method}: {record!r:.60} is no ConsumedRecord as the iterator and get_many() return them")
         self._lease.require_own_loop()
+        if record.topic != self._topic or not self._feed.may_be_delivered(record):
+            place = f"offset {record.offset} of segment {record.segment} of topic {record.topic!r}"
+            raise ConfigError(f"{method}: this consumer has not delivered a record at {place}")
 
     async def _join(self, deadline: float) -> None:
         """Register where the topic is by now: what is remembered of its place is a hint."""
@@ -351,7 +347,7 @@ class Consumer:
             await asyncio.sleep(pauses.next_seconds())
 
     def _in_hand(self) -> set[tuple[tuple[int, int], int]]:
-        """Return what handlers of a QUEUE may still fail: it would be delivered again."""
+        """Return what handlers of a QUEUE may still fail: it would be delivered again. What waits for others begins."""
         run, held = self._holdings.handling, self._feed.holdings
         if run is None:
             return set()
@@ -520,7 +516,7 @@ class Consumer:
         consumer holds the segment by now, the acknowledgement has no effect, and counts in `metrics`.
 
         Raises:
-            TypeError: ``record`` is no record of a consumer.
+            TypeError, ConfigError: ``record`` is no record that this consumer has delivered.
             HeadgateError: the subscription is of type CHECKPOINT, or `run` acknowledges.
         """
         self._require_record("acknowledge", record)

@@ -52,7 +52,7 @@ prints("an error of a beginner is one line that says what is wrong where and wha
   "onGranted=print: use a function", "run: handler=undefined: use a function",
   "the iteration: this consumer is not open: await open() before, or call run",
   "acknowledge: record=Object: use a record that this consumer has delivered", "flush: this consumer is not open: await open() before, or call run",
-  "key: give a Uint8Array or a string, not number", "timestampMs=Date: use whole ms since 1970, such as Date.now()", "headers=Object: use an array",
+  "key: give a Uint8Array or a string, not number", "timestampMs=Date: use whole ms since 1970, such as Date.now()", "incarnation=1.5: use whole ms since 1970, such as Date.now()", "headers=Object: use an array", "send: record=null: use an object with options",
   "send: records=Object: use an array", "sourcePosition: give a Uint8Array or a string, not number",
   "value: give a Uint8Array or a string, not one with half of a character", "deliveryTimeoutMs=5000: use a number of ms, 0 or more",
   "connectTimeoutMs=NaN: use a number of ms, 0 or more", "clientId=till/1: use a text without /, + and #", "run: batch=maxRecord: use maxRecords or maxWaitMs",
@@ -71,7 +71,7 @@ prints("an error of a beginner is one line that says what is wrong where and wha
     () => consumer({ topic: undefined }), () => consumer({ start: "first" }), () => consumer({ ledger: "s3://streams" }),
     () => consumer({ onGranted: "print" }), () => consumer().run(), () => consumer()[Symbol.asyncIterator]().next(),
     () => consumer().acknowledge({}), () => consumer().flush(), () => send({ key: 7 }),
-    () => send({ timestampMs: new Date() }), () => send({ headers: {} }), () => new Producer(broker).send("orders", {}),
+    () => send({ timestampMs: new Date() }), () => new Producer({ ...broker, name: "till", incarnation: 1.5 }), () => send({ headers: {} }), () => new Producer(broker).send("orders", [null]), () => new Producer(broker).send("orders", {}),
     () => new Producer(broker).send("orders", [], { sourcePosition: 0 }), () => send({ value: "\ud83d" }),
     ...[{ deliveryTimeoutMs: "5000" }, { connectTimeoutMs: NaN }, { clientId: "till/1" }].map((more) => () => new Producer({ ...broker, ...more })),
     ...[{ batch: { maxRecord: 9 } }, { lookAhead: 3 }, { concurrency: 0 }, { stopMs: "soon" }].map((options) => () => consumer().run(() => {}, options)),
@@ -263,14 +263,11 @@ prints("a resumption that ended while its records wait for space leaves them to 
 });
 
 prints("a later close ends with the first one and a consumer may be closed while it opens", ["not opened: the client is closed", "closed", "closed"], async () => {
-  const orders = { ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" };
-  const opening = new Consumer({ ...orders, connectTimeoutMs: 60_000 });
+  const opening = new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere", connectTimeoutMs: 60_000 });
   const opened = opening.open().catch(({ message }) => console.log(`not opened: ${message}`));
   await opening.close();
   await opened;
-  shardThat(async ({ type }) => (type === "register" ? { subscription_id: 1n, topic_id: 1n, grants: [], heartbeat_interval_seconds: 5n, head: 1n, term_id: 7n, epoch: 1n } : {}));
-  Ledger.prototype.check = () => {};
-  const consumer = new Consumer(orders);
+  const consumer = holder();
   await consumer.open();
   for (const client of [consumer, new Producer(broker)]) {
     await Promise.all([client.close(), client.close()]);
@@ -287,7 +284,8 @@ prints("batches keep the order of their sends also if a later one finds its lead
   await producer.close();
 });
 
-prints("what a run gives back after a failure in another segment is not acknowledged", ["0 to 1", "segment 1, offset 0: bad"], async () => {
+/** Return a consumer that holds two segments with four records each; it prints what is acknowledged. */
+function holder() {
   const of = (segment) => Array.from({ length: 4 }, (_, at) => ({ fact: "record", topic_id: 1n, segment, offset: BigInt(at), key: Buffer.from(`${segment}`), value: Buffer.from("") }));
   const grants = [0n, 1n].map((segment) => ({ segment, generation: 1n, start_offset: 0n, start_chunk: 1n }));
   const registered = { subscription_id: 1n, topic_id: 1n, grants, heartbeat_interval_seconds: 5n, lease_seconds: 30n, head: 1n, term_id: 7n, epoch: 1n };
@@ -296,9 +294,19 @@ prints("what a run gives back after a failure in another segment is not acknowle
     return type === "register" ? registered : {};
   });
   Object.assign(Ledger.prototype, { check() {}, chunk: async (number) => (number === 1n ? { term_id: 7n, rows: [...of(0n), ...of(1n)] } : null), compacted: async () => null });
-  const consumer = new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" });
+  return new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" });
+}
+prints("what a run gives back after a failure in another segment is not acknowledged", ["0 to 1", "segment 1, offset 0: bad"], async () => {
   const handler = ({ segment }) => sleep(segment ? 100 : 300).then(() => { if (segment) throw new Error("bad"); });
-  await consumer.run(handler, { concurrency: 2, retry: { attempts: 1 } }).catch(({ message }) => console.log(message));
+  await holder().run(handler, { concurrency: 2, retry: { attempts: 1 } }).catch(({ message }) => console.log(message));
+});
+const strange = "acknowledge: record=Object: use a record that this consumer has delivered";
+prints("a record that was not delivered or is another topic's is not acknowledged", [strange, strange, "0 to 1", "acknowledge: this consumer is closed"], async () => {
+  const consumer = holder();
+  await consumer.open();
+  const { value } = await consumer[Symbol.asyncIterator]().next();
+  const attempts = [{ ...value, offset: 3n }, { ...value, topic: "payments" }, value].map((given) => () => consumer.acknowledge(given));
+  for (const attempt of [...attempts, () => consumer.close(), attempts[2]]) await (async () => attempt())().catch(({ message }) => console.log(message));
 });
 
 prints("records that are due at once are read again one by one, and none while a run is far enough ahead", ["0 true", "1"], async () => {

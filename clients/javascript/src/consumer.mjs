@@ -177,23 +177,20 @@ export class Consumer {
   }
   /** Acknowledge a record; STREAM: and every record delivered before it in its segment. It is sent in the background. */
   acknowledge(record) {
-    requireRecord("acknowledge: record", record);
+    const held = this.#heldOf("acknowledge", record);
     if (this.#runner) throw new HeadgateError("acknowledge: run acknowledges each record once its handler has returned");
     if (this.#type === "CHECKPOINT") throw new HeadgateError("acknowledge: a CHECKPOINT consumer stores its positions instead");
-    const held = this.#holdings.of(record);
     if (held) this.#handled(held, record);
     else this.#acknowledger.late();
   }
   /** QUEUE: the record could not be processed. It is delivered again after `delayMs`, and other records meanwhile. */
   negativeAcknowledge(record, options = {}) {
-    requireRecord("negativeAcknowledge: record", record);
-    if (this.#type !== "QUEUE") throw new HeadgateError("negativeAcknowledge: only a QUEUE delivers again");
+    this.#heldOf("negativeAcknowledge", record, "QUEUE", "only a QUEUE delivers again");
     this.#deliveries.negativeAcknowledge(record, options);
   }
   /** QUEUE: let the delivery of a record time out `ms` from now, whatever it was before. Also for a handler of `run`. */
   extend(record, ms) {
-    requireRecord("extend: record", record);
-    if (this.#type !== "QUEUE") throw new HeadgateError("extend: only deliveries of a QUEUE time out");
+    this.#heldOf("extend", record, "QUEUE", "only deliveries of a QUEUE time out");
     this.#deliveries.extend(record, ms);
   }
   /**
@@ -202,9 +199,7 @@ export class Consumer {
    * command resumes delivers its parked records again, in order: acknowledge each, or park it again.
    */
   async park(record, { reason = "" } = {}) {
-    requireRecord("park: record", record);
-    if (this.#type !== "STREAM") throw new HeadgateError("park: only a STREAM has parked keys; a QUEUE has negativeAcknowledge");
-    const held = this.#holdings.of(record);
+    const held = this.#heldOf("park", record, "STREAM", "only a STREAM has parked keys; a QUEUE has negativeAcknowledge");
     if (held) await this.#parking.park(held, record, reason);
   }
   /** Wait until everything that was acknowledged is stored, except what was too late: see `metrics`. */
@@ -214,6 +209,15 @@ export class Consumer {
   }
   #requireOpen(what) {
     if (!this.#acknowledger) throw new HeadgateError(`${what}: this consumer is not open: await open() before, or call run`);
+  }
+  /** Return the holding of a record that this consumer has delivered; undefined: it has ended. A QUEUE also knows each delivery. */
+  #heldOf(what, record, type = this.#type, why = "") {
+    const held = this.#holdings.of(record ?? {});
+    const wasDelivered = !held || this.#type === "QUEUE" || record.parkedNumber || record.offset < held.delivered;
+    requireRecord(`${what}: record`, record, wasDelivered ? this.#names.topic : null);
+    this.#requireOpen(what);
+    if (this.#isClosing || this.#type !== type) throw new HeadgateError(`${what}: ${this.#isClosing ? "this consumer is closed" : why}`);
+    return held;
   }
   /** CHECKPOINT: where the next consumer continues, as text. */
   get positions() {

@@ -13,8 +13,8 @@ export const requireText = (name, value) => requireThat(typeof value === "string
 export const requireOptions = (name, value) => requireThat(value !== null && typeof value === "object", name, value, "an object with options");
 export const requireArray = (name, value) => requireThat(Array.isArray(value), name, value, "an array");
 export const requireFunction = (name, value) => requireThat(typeof value === "function", name, value, "a function");
-export const requireRecord = (name, value) =>
-  requireThat(typeof value?.offset === "bigint", name, value, "a record that this consumer has delivered");
+export const requireRecord = (name, value, topic) =>
+  requireThat(typeof value?.offset === "bigint" && value.topic === topic, name, value, "a record that this consumer has delivered");
 /** An option that is absent has its default. */
 export const requireOneOf = (name, value, ...texts) => requireThat(value === undefined || texts.includes(value), name, value, texts.join(" or "));
 /** Return a time in ms: a text, such as one of the environment, would be joined to a time, and never be reached. */
@@ -51,10 +51,10 @@ export function renewed(options) {
   const functions = ["password", "ca", "cert", "key", "pfx", "passphrase"].filter((name) => typeof options[name] === "function");
   return Object.fromEntries(functions.map((name) => [name, options[name]()]));
 }
-/** Return the time of a record in ms since 1970. */
-export function timestampOf(value) {
+/** Return a time in ms since 1970 as a bigint. */
+export function timeOf(name, value) {
   const isWhole = typeof value === "bigint" || Number.isSafeInteger(value);
-  requireThat(isWhole, "timestampMs", value, "whole ms since 1970, such as Date.now()");
+  requireThat(isWhole && value >= 0, name, value, "whole ms since 1970, such as Date.now()");
   return BigInt(value);
 }
 /** Return the source of a ledger: a store, or the path of a folder. */

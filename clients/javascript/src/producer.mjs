@@ -3,7 +3,7 @@
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
 import { DeliveryFailedError, HeadgateError, warn } from "./errors.mjs";
-import { requireArray, requireBroker, requireFunction, requireMs, requireOptions, requireText, timestampOf } from "./options.mjs";
+import { requireArray, requireBroker, requireFunction, requireMs, requireOptions, requireText, timeOf } from "./options.mjs";
 import { Outcome } from "./outcome.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { explained } from "./unknown_names.mjs";
@@ -30,7 +30,7 @@ export class Producer {
     const { name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, onFailure, ...broker } = options;
     requireBroker("new Producer", broker);
     if (name === undefined && options.incarnation !== undefined) throw new HeadgateError("incarnation: only for a producer with a name");
-    this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
+    this.#named = name === undefined ? {} : { name, incarnation: timeOf("incarnation", incarnation), secret };
     this.#deliveryMs = requireMs("deliveryTimeoutMs", deliveryTimeoutMs);
     if (onFailure) requireFunction("onFailure", onFailure);
     this.#onFailure = onFailure;
@@ -68,13 +68,13 @@ export class Producer {
   async send(topic, records, { sourcePosition, reservedHeaders } = {}) {
     requireText("send: topic", topic);
     requireArray("send: records", records);
+    for (const record of records) requireArray("headers", requireOptions("send: record", record) ?? record.headers ?? []);
     const deadline = performance.now() + this.#deliveryMs;
     const topicId = this.#topicIds.get(topic);
     const position = sourcePosition == null ? null : bytesOf(sourcePosition, "sourcePosition");
     if (position && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
     const now = Date.now();
-    const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), timestampOf(timestampMs)]);
-    for (const { headers = [] } of records) requireArray("headers", headers);
+    const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), timeOf("timestampMs", timestampMs)]);
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, bytesOf(value, "header")]));
     const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less

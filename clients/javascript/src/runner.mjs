@@ -103,13 +103,9 @@ export class Runner {
     else if (left.length && !(await this.#giveUp(left, error))) return;
     works.forEach((work) => this.#finish(work));
   }
+  /** Return the error of the handler; null: there was none. */
   async #call(records) {
-    try {
-      await this.#handler(records);
-      return null;
-    } catch (error) {
-      return error ?? new Error("the handler threw nothing");
-    }
+    return (async () => this.#handler(records))().then(() => null, (error) => error ?? new Error("the handler threw nothing"));
   }
   /** Only records of the same key wait meanwhile. */
   #retryLater(batch, works, error) {

@@ -303,6 +303,12 @@ class RecordFeed:
         present = None if holding is None else holding.deliveries.unacknowledged_offsets.get(record.offset)
         return present == record.delivery_count
 
+    def may_be_delivered(self, record: ConsumedRecord) -> bool:
+        """Return False if ``record`` cannot be one that a held segment has delivered. See `is_present` for a QUEUE."""
+        holding = self.holdings.get((record.segment, record.generation))
+        numbered = record.parked_number > 0 or self._kind is SubscriptionType.QUEUE
+        return numbered or holding is None or record.offset < holding.delivered
+
     def acknowledge(self, record: ConsumedRecord) -> bool:
         """STREAM: record an acknowledgement; False if an earlier one covers it."""
         holding = self.holdings.get((record.segment, record.generation))

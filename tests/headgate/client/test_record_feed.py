@@ -121,13 +121,6 @@ async def test_of_a_run_with_a_parked_key_what_is_before_a_record_is_delivered_b
     assert [*range(14, 30)] == feed.taken(100)
 
 
-async def test_a_segment_begins_at_the_position_of_its_grant() -> None:
-    feed = Feed()
-    feed.begin(GRANT)
-
-    assert feed.positions == {3: 10}
-
-
 async def test_dropping_a_segment_ends_the_wait_for_its_acknowledgements() -> None:
     feed = Feed()
     holding = feed.begin(GRANT)
