@@ -134,9 +134,9 @@ def server_context(
 
 
 def certificate_expiry(file: File, setting: str) -> datetime:
-    """Return when the first certificate in ``file`` expires, or the last of a CA file's. Raises ConfigError."""
+    """Return when the first certificate of a chain expires, or the last one of a CA file. Raises ConfigError."""
     found = [each.not_after for each in _certificates(file, setting)]
-    return max(found) if setting.endswith("ca_file") else found[0]
+    return max(found) if setting.endswith("ca_file") else min(found)
 
 
 def _new_context(protocol: int) -> ssl.SSLContext:

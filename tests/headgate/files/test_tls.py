@@ -280,7 +280,7 @@ def test_a_ca_file_is_refused_when_none_of_its_certificates_is_valid(authority, 
         lambda: client_context("$.http.", ca_file=old),
     )
 
-    bundle.write_text("the old one:\n" + old.read_text() + "the new one:\n" + authority.ca_file.read_text())
+    bundle.write_text("the new one:\n" + authority.ca_file.read_text() + "the old one:\n" + old.read_text())
     assert ("TLSv1.3", None) == handshake(client_context(ca_file=bundle), of_server(server))
     assert certificate_expiry(bundle, "ca_file") > NOW > certificate_expiry(bundle, "certificate_file")
 
