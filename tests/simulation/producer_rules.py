@@ -55,7 +55,8 @@ class ProducerRules:
         for producer_id in producer_ids:
             if producer_id not in known:
                 raise BrokenPromiseError(f"producer {producer_id} is forgotten, and it is not an anonymous one")
-            may_idle_seconds = IDLE_PRODUCER_MS / 1000 if producer_id in self._exchangeable else self.idle_seconds
+            exchanged_after = IDLE_PRODUCER_MS / 1000 if producer_id in self._exchangeable else math.inf
+            may_idle_seconds = min(self.idle_seconds, exchanged_after)
             is_idle = now - known[producer_id] + too_high_seconds + self.chunk_seconds >= may_idle_seconds
             if surplus is not None and not is_idle:
                 forgotten = f"producer {producer_id} of shard {shard} is forgotten"
