@@ -49,8 +49,7 @@ MOSQUITTO_SETTINGS: Final = {
     "max_queued_messages": "100000",
     "max_queued_bytes": "268435456",
     "max_inflight_messages": "1000",
-    # The protocol's largest message, and slightly more for a whole packet.
-    "message_size_limit": "4194304",
+    # More than the protocol's largest message. message_size_limit would drop messages silently, acknowledged ones, too.
     "max_packet_size": "5242880",
     # Above what all sessions may queue: at this limit mosquitto refuses everything, deliveries included.
     "memory_limit": "2147483648",

@@ -11,6 +11,7 @@ import pytest
 
 from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.transport.connection_options import MqttTiming
 from headgate.transport.mqtt_packets import ArrivedMessage, ReadingWindow
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
@@ -114,15 +115,16 @@ async def subscribed(harness: BrokerHarness, intake: Intake) -> AsyncIterator[Mq
 
 
 async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: BrokerHarness) -> None:
-    intake = Intake()
+    """Those above the protocol's limit arrive, too, and are refused: a broker would acknowledge and drop them."""
+    intake, large = Intake(), bytes(MAX_MESSAGE_BYTES + 1)
     async with subscribed(harness, intake):
         await harness.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
-        await harness.publish("publish/orders", b"no key")
+        await harness.publish("publish/orders", large)
         await harness.publish("publish/other/a", b"not subscribed")
         await harness.publish("publish/orders/z", b"last")
         await until(lambda: b"last" in intake.payloads)
 
-    assert [b"%d" % n for n in range(50)] + [b"no key", b"last"] == intake.payloads
+    assert [b"%d" % n for n in range(50)] + [large, b"last"] == intake.payloads
     assert ["publish/orders/a/b", "publish/orders", "publish/orders/z"] == list(
         dict.fromkeys(delivery.topic for delivery in intake.deliveries)
     )
