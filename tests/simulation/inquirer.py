@@ -14,7 +14,7 @@ import asyncio
 import math
 import random
 from collections import Counter, defaultdict, deque
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -62,8 +62,9 @@ class Inquirer:
 
     async def run(self, rng: random.Random) -> None:
         self._world.checker.on_entry = self._follow
-        async with self._world.client("inquirer") as client, Admin(client, timeout_seconds=5) as admin:
+        async with self._world.client("inquirer") as client, AsyncExitStack() as stack:
             await until_done(client.shard_map)
+            admin = await stack.enter_async_context(Admin(client, timeout_seconds=5))
             while True:
                 await asyncio.sleep(rng.choice([0.05, 0.3, 5]) * rng.random())
                 found = [
