@@ -59,8 +59,7 @@ log = get_logger(__name__)
 class _State(Enum):
     NEW = "new"
     OPEN = "open"
-    ENDED = "ended"
-    """Open, and delivers nothing any more."""
+    ENDED = "ended"  # Open, and delivers nothing any more.
     CLOSED = "closed"
 
 
@@ -97,8 +96,7 @@ class Consumer:
         ConfigError, InvalidNameError: an argument is invalid. The text names it.
     """
 
-    _reads_source = False
-    """Whether it reads an external topic's source (headgate.client.external_consumer)."""
+    _reads_source = False  # Whether it reads an external topic's source (headgate.client.external_consumer).
     _state = _State.NEW
 
     def __init__(
@@ -408,9 +406,8 @@ class Consumer:
 
     async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
-        if self._holdings.handling is not None or not self._deliveries.begins:
-            return records
-        return await self._deliveries.hand_over(records)
+        begins = self._holdings.handling is None and self._deliveries.begins
+        return await self._deliveries.hand_over(records) if begins else records
 
     def _take(self, max_records: int) -> list[ConsumedRecord]:
         """Return the next records of the feed, if there are any. They are not handed to the program yet."""

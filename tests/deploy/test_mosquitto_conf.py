@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from controller.local.embedded import MOSQUITTO_ENVIRON, MOSQUITTO_SETTINGS
-from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.transport.mqtt import MqttTransport
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.tls_broker import TlsBroker
@@ -30,10 +29,6 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
 
 def test_anonymous_clients_are_rejected() -> None:
     assert settings(SHIPPED.read_text())["allow_anonymous"] == "false"
-
-
-def test_the_packet_limit_exceeds_the_largest_message() -> None:
-    assert int(MOSQUITTO_SETTINGS["max_packet_size"]) > MAX_MESSAGE_BYTES + 1024
 
 
 def shipped_broker(folder: Path) -> TlsBroker:

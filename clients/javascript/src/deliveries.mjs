@@ -40,7 +40,7 @@ export class Deliveries {
   }
   async #deliverDue() {
     this.#isReading = true;
-    for (const each of [...this.#due].filter(({ at }) => at <= performance.now())) await this.#readAgain(each, this.#due.delete(each));
+    for (const each of [...this.#due].filter(({ held, at }) => !held.isReadable || at <= performance.now())) await this.#readAgain(each, this.#due.delete(each));
     this.#isReading = false;
   }
   async #readAgain(each) {

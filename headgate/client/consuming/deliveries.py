@@ -52,7 +52,7 @@ class Deliveries:
         """A heap: (loop time, rising number, holding, what is delivered again)."""
         self._numbers = count()
         self._changed = asyncio.Event()
-        self.feed.on_failed = self._schedule
+        self.feed.on_granted = self._schedule_granted
         self._context.acknowledger.on_negative = self._on_stored
 
     def heard(self, alive: HeartbeatReply, asked_at: float) -> None:
@@ -178,6 +178,11 @@ class Deliveries:
         if holding is not None:
             (holding.deliveries.has_capacity.clear if full else holding.deliveries.has_capacity.set)()
             self._schedule(holding, redeliveries)
+
+    def _schedule_granted(self, holding: HeldSegment) -> None:
+        """Schedule what a grant names. What was scheduled of a holding that has ended goes: its next grant names it."""
+        self._due = sorted(each for each in self._due if self.feed.holds(each[2]))
+        self._schedule(holding, holding.grant.failed)
 
     def _schedule(self, holding: HeldSegment, redeliveries: list[Redelivery]) -> None:
         now = asyncio.get_running_loop().time()

@@ -38,8 +38,6 @@ OnGrantSkipped = Callable[[Grant, int, int], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 OnParked = Callable[[HeldSegment, ConsumedRecord], None]
 """(holding, a record of a key that is parked)."""
-OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
-"""(holding, its records that are delivered again later)."""
 
 
 class RecordFeed:
@@ -57,8 +55,8 @@ class RecordFeed:
         """Segments whose position is this consumer's to bring to the end: no other consumer has taken them over."""
         self.positions_follow_handling = False
         """Whether `handled` moves `positions`, and not the delivery."""
-        self.on_failed: OnFailed = lambda *_: None
-        """Called for the records of a new grant that are delivered again later."""
+        self.on_granted: Callable[[HeldSegment], None] = lambda _: None
+        """Called for each new holding, before it is read."""
         self.totals = ConsumerTotals()
         self.on_parked: OnParked = lambda *_: None
         """Called instead of delivering a record."""
@@ -95,8 +93,7 @@ class RecordFeed:
         self.positions[SegmentId(grant.segment)] = start
         self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
-        if grant.failed:
-            self.on_failed(holding, grant.failed)
+        self.on_granted(holding)
         holding.read_task = self._spawn(self._read(holding, after), f"read-{grant.segment}")
         return holding
 

@@ -81,6 +81,15 @@ async def test_a_record_that_failed_comes_again_after_its_delay_and_nothing_wait
         assert 0 == consumer.metrics().rejected_acknowledgements
 
 
+async def test_what_is_due_later_is_kept_once_however_often_its_segment_moves():
+    async with jobs(1) as (world, _), reader(world, **QUEUE) as consumer:
+        await consumer.negative_acknowledge(*await take(consumer, 1), delay_seconds=9000)
+        async with reader(world, "d", **QUEUE):
+            await asyncio.sleep(30)
+        await asyncio.sleep(30)
+        assert 1 == len(consumer._deliveries._due)
+
+
 async def test_what_comes_after_the_end_of_a_delivery_has_no_effect_and_is_counted():
     """Neither an acknowledgement nor an extension overrides the negative acknowledgement before it."""
     async with jobs(1, ack_timeout_seconds=100) as (world, admin), reader(world, **QUEUE) as consumer:
