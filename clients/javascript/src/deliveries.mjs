@@ -70,7 +70,8 @@ export class Deliveries {
       const records = some.map(({ held, record: { segment, generation, offset, key, deliveryCount } }) =>
         [segment, generation, offset, bucketOf(key), BigInt(deliveryCount)]);
       try {
-        if (some.length) this.#begun(some, await this.membership.ask("begin_deliveries", { records }, true));
+        const reply = some.length && (await this.membership.ask("begin_deliveries", { records }, true));
+        if (reply && !this.membership.mayDeliver) throw new Error("the lease has ended"); else if (reply) this.#begun(some, reply);
       } catch (error) {
         if (["fenced", "other_history"].includes(error.verdict)) this.connection.fail(error);
         this.#beginning.unshift(...some);

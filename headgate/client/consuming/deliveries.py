@@ -138,14 +138,16 @@ class Deliveries:
             named = [(each.segment, each.generation, each.offset, self._bucket(each)) for each in records]
             begun = [BegunRecord(*name, each.delivery_count) for name, each in zip(named, records, strict=True)]
             try:
-                return self._begun(records, await self._context.requests.begin(begun))
+                reply = await self._context.requests.begin(begun)
+                if self.feed.may_deliver:  # Else another consumer may have them: the next registration tells.
+                    return self._begun(records, reply)
             except (FencedError, OtherHistoryError):
                 raise
             except (NoLeaderError, RequestRejectedError) as error:
-                if self._context.tasks.failure is not None:
-                    raise self._context.tasks.failure from error
                 self._context.log.warning("deliveries.not_begun", reason=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+            if self._context.tasks.failure is not None:
+                raise self._context.tasks.failure
+            await asyncio.sleep(RETRY_SECONDS)
         return []
 
     def _begun(self, records: list[ConsumedRecord], reply: DeliveriesBegun) -> list[ConsumedRecord]:

@@ -350,6 +350,16 @@ async def test_a_record_whose_delivery_cannot_begin_is_not_skipped(monkeypatch):
         assert 1 == await unacknowledged(admin)
 
 
+async def test_a_delivery_whose_beginning_is_answered_after_the_lease_waits_for_a_registration():
+    """Another consumer may have the segment by then."""
+    async with jobs(1, max_deliveries=9, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        await asyncio.sleep(5)
+        taking = asyncio.create_task(take(consumer, 1))
+        await asyncio.sleep(0)
+        consumer._feed.queue.lease._set_end(0.0)
+        assert ([1], True) == ([each.delivery_count for each in await taking], consumer._feed.may_deliver)
+
+
 async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_it_is_explained():
     async with jobs(2, max_deliveries=2, dead_letter_topic="dead") as (world, admin):
         await admin.delete_topic("dead")
