@@ -167,8 +167,8 @@ class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
     ``now_ms``: the current time by the clock of the chunks. ``external``: the external topics of the
     shard, which are reported separately. One that is not named is reported as the ledger has it.
 
-    ``written_to``, ``written_at_ms``: the last durable chunk of the ledger ``ledger_id`` and its time, by the shard's
-    leader, which has no newer one then. A process that has counted just that answers without a request to the store.
+    ``written_to``, ``written_at_ms``, ``term_id``: the last durable chunk of the ledger ``ledger_id``, its time, and
+    the term of the shard's leader, which has no newer one then. A process that has counted just that asks no store.
     Time 0: there may be newer ones, and it counts in any case; chunk 0: to the end.
     """
 
@@ -178,6 +178,7 @@ class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
     ledger_id: str = ""
     written_to: int = 0
     written_at_ms: int = 0
+    term_id: int = 0
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -123,6 +123,7 @@ class BacklogService:
             external=external_queries(self.state),
             written_to=durable,
             written_at_ms=self.state.at_ms if durable == self.state.chunk else 0,
+            term_id=self.state.terms.newest_id,
         )
         try:
             response = await source(request)

@@ -59,11 +59,11 @@ def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
 def is_counted(request: protocol.BacklogRequest, known: Result) -> bool:
     """Return whether ``known`` includes just the chunks that exist according to ``request``. Pure.
 
-    A result that includes more, or whose last chunk has another time, is of another history, or another leader has
-    written since.
+    A result that includes more, or whose last chunk has another time or term, is of another history or leader.
     """
-    counted = known.ledger_id, known.watermark, known.at_ms
-    return request.written_to > 0 and counted == (request.ledger_id, request.written_to, request.written_at_ms)
+    counted = known.ledger_id, known.watermark, known.at_ms, known.term_id
+    wanted = request.ledger_id, request.written_to, request.written_at_ms, request.term_id
+    return request.written_to > 0 and counted == wanted
 
 
 class RunCoalescer(BackgroundService):

@@ -142,8 +142,8 @@ async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to
     async with counting(kept) as coalescer:
 
         async def ask(now_ms: int) -> tuple[int, int]:
-            state = kept.state
-            request = BacklogRequest(shard=0, now_ms=now_ms, written_to=state.chunk, written_at_ms=state.at_ms)
+            chunk, at_ms, term = kept.state.chunk, kept.state.at_ms, kept.state.terms.newest_id
+            request = BacklogRequest(shard=0, now_ms=now_ms, written_to=chunk, written_at_ms=at_ms, term_id=term)
             reply = await coalescer.reply(request)
             return reply.watermark, reply.as_of_ms
 
@@ -160,16 +160,23 @@ async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to
 
 
 @pytest.mark.parametrize(
-    ("ledger_id", "written_to", "at_ms", "expected"),
-    [("a", 7, 9, True), ("a", 8, 9, False), ("a", 6, 9, False), ("b", 7, 9, False), ("a", 7, 8, False)],
-    ids=["the same", "a later chunk", "an earlier chunk", "another ledger", "another history"],
+    ("ledger_id", "written_to", "at_ms", "term", "expected"),
+    [
+        ("a", 7, 9, 3, True),
+        ("a", 8, 9, 3, 0),
+        ("a", 6, 9, 3, 0),
+        ("b", 7, 9, 3, 0),
+        ("a", 7, 8, 3, 0),
+        ("a", 7, 9, 4, 0),
+    ],
+    ids=["the same", "a later chunk", "an earlier chunk", "another ledger", "another history", "while its clock waits"],
 )
 def test_only_a_count_of_just_the_chunks_of_the_leader_is_used_again(
-    ledger_id: str, written_to: int, at_ms: int, expected: bool
+    ledger_id: str, written_to: int, at_ms: int, term: int, expected: bool
 ) -> None:
-    request = BacklogRequest(shard=0, ledger_id=ledger_id, written_to=written_to, written_at_ms=at_ms)
+    request = BacklogRequest(shard=0, ledger_id=ledger_id, written_to=written_to, written_at_ms=at_ms, term_id=term)
 
-    assert is_counted(request, Result(0, 7, (), at_ms=9, ledger_id="a")) is expected
+    assert is_counted(request, Result(0, 7, (), at_ms=9, ledger_id="a", term_id=3)) == expected
     assert not is_counted(BacklogRequest(shard=0), Result(0, 0, ()))
 
 
