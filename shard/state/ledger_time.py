@@ -7,8 +7,8 @@ clock that is wrong by a week would expire, within a second, whatever expires wi
 1. The age of something is the ledger time since then that leaders lived through. A step between two
    chunks counts at most `MAX_STEP_MS`; the rest was an outage, or a clock that was set.
 2. An idle leader commits an empty chunk every `IDLE_CHUNK_MS`, so that idle time counts in full.
-3. Ages are never too high by more than one step for each start of a term. They are too low after
-   an outage, and while ledger time waits for a clock that was ahead: things expire later.
+3. Ages are never too high by more than one step for each start of a term, and each step of a clock that is followed.
+   They are too low after an outage, and while ledger time waits for a clock that was ahead: things expire later.
 4. A leader that writes checks its deadlines every `TICK_INTERVAL_SECONDS`. A tick itself may leave work for the next
    one, such as more consumers to evict; its entries are being written then.
 5. An idle leader waits longer: no deadline is exceeded by more than a tenth of the shortest duration, or by

@@ -198,8 +198,8 @@ class ShardState:
     @property
     def forgotten_ms(self) -> int:
         """Ledger time up to which nothing is expected any more; 0: unknown, as this leader's clock may be ahead."""
-        until_ms = self.at_ms - MEMORY_MS
-        return until_ms if until_ms >= self.terms.started_at_ms else 0
+        until_ms, steps = self.at_ms - MEMORY_MS, [after_ms for after_ms, _ in self.time.skips[-1:]]
+        return until_ms if until_ms >= max(self.terms.started_at_ms, *steps, 0) else 0
 
     def release(self) -> None:
         """Free what is large. No entry is applied any more, and the state is shown as empty."""

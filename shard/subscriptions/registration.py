@@ -71,9 +71,6 @@ class ExpiredConsumers:
     """Disconnected for longer than the grace period."""
 
 
-NONE_EXPIRED = ExpiredConsumers((), ())
-
-
 def find_expired(
     consumers: Mapping[str, RegisteredConsumer],
     last_seen_seconds: Mapping[str, float],
@@ -106,8 +103,6 @@ def find_expired(
             unseen_seconds >= lease_seconds and now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000
         ):
             evicted.append(name)
-    if not disconnected and not evicted:
-        return NONE_EXPIRED
     return ExpiredConsumers(tuple(sorted(disconnected)), tuple(sorted(evicted)))
 
 

@@ -19,24 +19,6 @@ def time_after(*chunks_at_ms: int) -> LedgerTime:
     return time
 
 
-def test_an_age_is_the_time_since_then() -> None:
-    time = time_after(START + 1000)
-
-    assert (5000, 4000) == (time.age_ms(START, START + 5000), time.age_ms(START + 1000, START + 5000))
-
-
-def test_a_step_between_two_chunks_counts_at_most_an_hour() -> None:
-    time = time_after(START + 8 * DAY, START + 8 * DAY + 1000)
-
-    assert MAX_STEP_MS + 1000 == time.age_ms(START, time.at_ms)
-    assert 1000 == time.age_ms(START + 8 * DAY, time.at_ms), "what happened after the step has its whole age"
-
-
-def test_a_step_since_the_newest_chunk_counts_at_most_an_hour() -> None:
-    """The clock of a leader jumps while it is idle."""
-    assert MAX_STEP_MS == time_after().age_ms(START, START + 8 * DAY)
-
-
 def test_only_what_exceeds_an_hour_is_remembered_as_a_step() -> None:
     assert [] == time_after().skips, "the first chunk is none"
     assert [] == time_after(START + MAX_STEP_MS).skips
