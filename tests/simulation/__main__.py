@@ -6,12 +6,11 @@ Examples:
   python -m tests.simulation --seed 17               play one, and print its story
   python -m tests.simulation --seed 17 --shrink      the fewest parts that still fail
   python -m tests.simulation --seed 17 --parts 3:split,stream-0 --salt 2
-  python -m tests.simulation --minutes 60 --json     new seeds for an hour
+  python -m tests.simulation --minutes 60            new seeds for an hour
 
 Exit code 0: all invariants held; 1: a seed failed; 2: a wrong option.
 """
 
-import json
 import sys
 import time
 from collections import Counter
@@ -35,7 +34,6 @@ MOST_RUNS = 300
 @click.option("--salt", type=int, default=0, help="With --seed: other delays and pauses (default: 0).")
 @click.option("--shrink", "shrinks", is_flag=True, help="With --seed: find the fewest parts that still fail.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Play new seeds for so long.")
-@click.option("--json", "as_json", is_flag=True, help="With --minutes: print one JSON object.")
 def main(
     seeds: tuple[int, int] | None,
     seed: int | None,
@@ -43,19 +41,16 @@ def main(
     salt: int,
     shrinks: bool,
     minutes: float | None,
-    as_json: bool,
 ) -> None:
     """Play what the options say."""
     if sum(given is not None for given in (seeds, seed, minutes)) > 1:
         raise click.UsageError("use only one of --seeds, --seed and --minutes")
     if seed is None and (shrinks or parts or salt):
         raise click.UsageError("--shrink, --parts and --salt need --seed")
-    if as_json and minutes is None:
-        raise click.UsageError("--json needs --minutes")
     if seed is not None:
         _play_one(seed, parts, salt, shrinks=shrinks)
     elif minutes is not None:
-        _play_long(minutes, as_json=as_json)
+        _play_long(minutes)
     else:
         first, last = seeds or (1, 50)
         _play_all(range(first, last + 1))
@@ -89,7 +84,7 @@ def _play_one(seed: int, parts: str | None, salt: int, *, shrinks: bool) -> None
     raise click.exceptions.Exit(1)
 
 
-def _play_long(minutes: float, *, as_json: bool) -> None:
+def _play_long(minutes: float) -> None:
     """Play new seeds; their numbers begin with the time, so that no two long runs play the same."""
     first = time.time_ns() // 1_000_000
     deadline = time.monotonic() + 60 * minutes
@@ -101,19 +96,9 @@ def _play_long(minutes: float, *, as_json: bool) -> None:
         verdicts.update(checker.verdicts)
         virtual_seconds += checker.virtual_seconds
         played += 1
-    report = {
-        "seeds": played,
-        "first_seed": first,
-        "cluster_minutes": round(virtual_seconds / 60),
-        "verdicts": verdicts,
-    }
-    if as_json:
-        click.echo(json.dumps(report | {"failure": None if failure is None else failure.command}, indent=2))
-    else:
-        for name, value in report.items():
-            click.echo(f"{name}: {value}")
+    click.echo(f"{played} seeds from {first} on, {virtual_seconds / 60:.0f} minutes of a cluster, {dict(verdicts)}")
     if failure is not None:
-        click.echo(failure.report(), err=as_json)
+        click.echo(failure.report())
         raise click.exceptions.Exit(1)
 
 

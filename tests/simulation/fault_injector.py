@@ -160,7 +160,8 @@ class FaultInjector:
         """Set the leader's clock wrong for a moment."""
         leader = self._leader(rng)
         leader.clock_ahead_ms = rng.choice([-1, 1, 8]) * DAY_MS
-        self._world.checker.rules.clock_set_at = asyncio.get_running_loop().time()
+        rules = self._world.checker.rules
+        rules.clock_set_at = max(rules.clock_set_at, asyncio.get_running_loop().time())
         self._world.log(leader.name, f"its clock is {leader.clock_ahead_ms // DAY_MS:+} days ahead")
         self.later(rng.uniform(0.1, 5), partial(setattr, leader, "clock_ahead_ms", 0))
 

@@ -74,6 +74,7 @@ SITUATIONS: Final = {
     "upgrade": 0.05,
     "tenants": 0.03,
     "hotspots": 0.04,
+    "moved_clocks": 0.04,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector and the hotspots in worlds that scale
 and prune segments, those with odd seeds, and the producer that is cut beside the import program."""
@@ -245,6 +246,7 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
         "lasting": seed < FIRST_SMALL_SEED or _draw(seed, "parkers") < SITUATIONS["parkers"],
         "growth": scale is BUSY or "quotas" in programs,
         "upgrade": seed < FIRST_SMALL_SEED,
+        "moved_clocks": seed < FIRST_SMALL_SEED,
         "tenants": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
         "rebirth": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
     }

@@ -19,11 +19,13 @@
 * ``tenants``: users with small quotas (`tests.simulation.tenants_program`).
 * ``hotspots``: topics that are busy where a split does not help (`tests.simulation.hotspot_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
+* ``moved_clocks``: clocks of daemons that are set, and stay so for longer than daemons wait before they follow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -64,6 +66,7 @@ FORGOTTEN_SECONDS: Final = 8.0, 11.0
 SLOW_SECONDS: Final = 0.1, 0.6
 """Duration of each access of a slow contender."""
 CONTENDING_SECONDS: Final = 10.0
+CLOCK_MOVES_MS: Final = -3_600_000, -60_000, 60_000, 1_800_000, 86_400_000
 
 
 class LateRequests:
@@ -138,6 +141,7 @@ class RarePrograms:
             "tenants": self.tenants.start,
             "hotspots": HotspotProgram(self._world).start,
             "inquirer": Inquirer(self._world).run,
+            "moved_clocks": self._move_clocks,
         }
         plan = self._world.plan
         tasks = {
@@ -331,3 +335,13 @@ class RarePrograms:
             finally:
                 for store, latency_seconds in zip(slow, usual, strict=True):
                     store.latency_seconds = latency_seconds
+
+    async def _move_clocks(self, rng: random.Random) -> None:
+        """Set the clocks of some daemons, or of all, until the faults end. Times and ages may be too high from then on."""
+        self._world.checker.fastest_clock = self._world.checker.rules.clock_set_at = math.inf
+        while True:
+            await asyncio.sleep(rng.uniform(5, 60))
+            by_ms, daemons = rng.choice(CLOCK_MOVES_MS), self._world.daemons
+            for daemon in rng.sample(daemons, rng.randint(0, len(daemons))):
+                daemon.clock_ahead_ms += by_ms
+                self._world.log(daemon.name, f"its clock is set by {by_ms / 1000:+.0f} s")

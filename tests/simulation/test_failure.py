@@ -15,12 +15,8 @@ def failed(plan: Plan, text: str = "key b'a' #3 stored after #4") -> Failure:
     return Failure(plan, BrokenPromiseError(text), InvariantChecker())
 
 
-def silent(_: str) -> None:
-    """Drop the progress."""
-
-
 def test_only_parts_that_matter_remain() -> None:
-    found = shrunk(failed(PLAN), 500, silent, lambda plan: failed(plan) if set(plan.parts) >= NEEDED else None)
+    found = shrunk(failed(PLAN), 500, print, lambda plan: failed(plan) if set(plan.parts) >= NEEDED else None)
 
     assert set(found.plan.parts) == NEEDED
     assert found.command == f"python -m tests.simulation --seed 7 --parts {','.join(found.plan.parts)}"
@@ -29,7 +25,7 @@ def test_only_parts_that_matter_remain() -> None:
 def test_another_failure_does_not_count() -> None:
     others = (failed(PLAN, "a record was lost"), Failure(PLAN, KeyError(3), InvariantChecker()))
     for other in others:
-        assert shrunk(failed(PLAN), 500, silent, lambda _, other=other: other).plan.parts == PLAN.parts
+        assert shrunk(failed(PLAN), 500, print, lambda _, other=other: other).plan.parts == PLAN.parts
 
 
 def test_values_do_not_distinguish_failures_and_the_text_between_them_does() -> None:
@@ -42,7 +38,7 @@ def test_values_do_not_distinguish_failures_and_the_text_between_them_does() -> 
 
 def test_a_part_is_kept_only_if_no_salt_fails_without_it() -> None:
     last = SALTS - 1
-    found = shrunk(failed(PLAN), 500, silent, lambda plan: failed(plan) if plan.salt == last else None)
+    found = shrunk(failed(PLAN), 500, print, lambda plan: failed(plan) if plan.salt == last else None)
 
     assert found.plan.parts == ()
     assert f"--salt {last}" in found.command
@@ -56,6 +52,6 @@ def test_runs_are_limited(most_runs: int) -> None:
         runs.append(plan)
         return failed(plan) if len(plan.parts) > 3 else None
 
-    shrunk(failed(PLAN), most_runs, silent, run)
+    shrunk(failed(PLAN), most_runs, print, run)
 
     assert len(runs) == most_runs

@@ -40,11 +40,8 @@ def plan_of_one(operation: str, seed: int = 1) -> Plan:
 
 def rows(checker: InvariantChecker, what: str) -> list[str]:
     """Return the rows of a story whose text contains ``what``."""
-    return [
-        text
-        for row in checker.story.rows
-        if what in (text := f"{row.actor} {row.what}: {row.result}".removesuffix(": "))
-    ]
+    texts = (f"{row.actor} {row.what}: {row.result}".removesuffix(": ") for row in checker.story.rows)
+    return [each for each in texts if what in each]
 
 
 def first_violation(plans: Callable[[int], Plan], first: int = 1) -> str:

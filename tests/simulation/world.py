@@ -34,6 +34,8 @@ from headgate.model.layout import ShardMap, shard_of
 from headgate.process.background import end_tasks
 from metrics.instruments import Instruments
 from shard.requests.topic_commands import MAX_SEGMENTS, merge_entry, split_entry
+from shard.state import ledger_time
+from shard.state.ledger_time import CONFIRMATION_MS
 from shard.state.shard_state import ShardState
 from shard.subscriptions import deliveries
 from shard.subscriptions.deliveries import MAX_RECORDS
@@ -136,7 +138,9 @@ class ClusterSimulation:
         self.access_rules = rules_of(plan, self.settings.limits, dict(checker.quotas.limits))
 
     def _rules(self) -> LedgerRules:
-        clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
+        clocks_differ = self.plan.kinds & {"power_failure", "clock_drift", "moved_clocks"}
+        # A clock that is wrong for a moment only is right again before that.
+        vars(ledger_time)["CONFIRMATION_MS"] = 20_000 if "moved_clocks" in self.plan.kinds else CONFIRMATION_MS
         retention = self.settings.retention
         most_segments = MOST_SEGMENTS if "hotspots" in self.plan.programs else MAX_SEGMENTS
         for entry in (split_entry, merge_entry):
