@@ -291,11 +291,6 @@ def test_the_second_certificate_of_a_file_is_checked_too(authority: LocalCertifi
     refused("ca_file", bundle, "{path}: certificate 2 is damaged", lambda: client_context("$.http.", ca_file=bundle))
 
 
-def test_the_expiry_of_a_certificate_is_known(authority: LocalCertificateAuthority) -> None:
-    pair = authority.issue("soon", client=True, not_after=NOW + HOUR)
-    assert NOW + HOUR == certificate_expiry(pair.certificate_file, "certificate_file")
-
-
 # The dates of certificates, as another library wrote them.
 
 
