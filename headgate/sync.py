@@ -11,7 +11,7 @@
 
 Each object runs the asyncio client of the same name in an event loop in its own thread, or in that of
 `EventLoopThread.open`, so heartbeats continue while the program computes. Its constructor has the parameters of that
-client, and connects. Interceptors run in that thread. Methods may be called from any thread.
+client, and connects. Interceptors run in that thread. Methods may be called from any thread, while the main one runs.
 
 An exception that leaves the ``with`` block discards what a producer has not sent. An object that is
 never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call. A forked child
@@ -179,6 +179,8 @@ class _Facade(Generic[ClientT]):
     """One asyncio client, and the loop that it runs in."""
 
     def _connect(self, create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs) -> None:
+        if not threading.main_thread().is_alive():
+            raise HeadgateError("the main thread has ended, and with it Python's thread pools: let it join this thread")
         shared = _SHARED.get()
         self._loop = shared or EventLoopThread()
         self._owns_loop = shared is None

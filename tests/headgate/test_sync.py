@@ -229,10 +229,12 @@ def test_an_exception_in_the_block_discards_what_is_pending_and_is_raised():
         assert 0 == producer.metrics().committed_records
 
 
-def test_an_object_that_cannot_connect_leaves_no_thread_behind():
-    cluster = ScriptedCluster()
+def test_an_object_that_cannot_connect_leaves_no_thread_behind(monkeypatch):
     with pytest.raises(NoLeaderError, match="is it running"):
-        Admin(cluster.client("a"), timeout_seconds=0.1)
+        Admin(ScriptedCluster().client("a"), timeout_seconds=0.1)
+    monkeypatch.setattr(threading, "main_thread", threading.Thread)  # which has not begun, so it does not run either
+    with pytest.raises(HeadgateError, match="main thread has ended"):
+        Admin(ScriptedCluster().client("a"))
     assert [] == threads()
 
 

@@ -295,9 +295,7 @@ class Operators:
                 continue
             if self._world.plan.calm:  # Who takes over from a successor that stops begins without the state.
                 given = [each for other in self._world.daemons for each in other.controllers if each.transfer]
-                await until(
-                    lambda name=name, given=given: name not in [x.transfer.successor for x in given if x.transfer]
-                )
+                await until(lambda it=name, given=given: it not in [x.transfer.successor for x in given if x.transfer])
             self._world.log(name, "is restarted")
             self._world.daemons.remove(daemon)
             await daemon.stop()
