@@ -19,7 +19,7 @@ from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
 from shard.access.broker_rules import BrokerFormat, export
 from shard.access.quotas import QUOTAS, limit_text
-from shard.access.rules import AccessRules, Act, Action
+from shard.access.rules import AccessRules, Act, Action, Role
 from web.tokens import new_token, read_tokens, token_line
 
 if TYPE_CHECKING:
@@ -51,15 +51,16 @@ def check(
 ) -> None:
     """Explain whether USER may do ACTION with SUBSCRIPTION of TOPIC; without TOPIC: with all topics.
 
-    The quotas of the user are shown too. The exit code is 0 if it is allowed, and 1 if it is denied.
+    The quotas of the user are shown too. Devices have none, because daemons do not see who publishes.
+    The exit code is 0 if it is allowed, and 1 if it is denied.
     """
     rules = _rules(read_settings(config))
     decision = rules.judge(user, Act(Action(action), topic, subscription, on_all_topics=topic is None))
-    limits = rules.limits_of(user)
-    quotas = {quota: limit_text(limits.of(quota)) for quota in QUOTAS}
+    quotas = _quotas(rules, user)
     if not context.printed_as_json({"allowed": decision.allowed, "reason": decision.reason, "quotas": quotas}):
         click.echo(f"{'allowed' if decision.allowed else 'denied'}: {decision.reason}")
-        click.echo(f"quotas: {limits}")
+        if quotas:
+            click.echo("quotas: " + ", ".join(map(" ".join, quotas.items())))
     if not decision.allowed:
         raise click.exceptions.Exit(1)
 
@@ -75,18 +76,13 @@ def list_users(context: CommandContext, config: Path) -> None:
         for right in rights
     ]
     columns = ("user", "role", "topics", "subscriptions")
-    quotas = [
-        (user, *(limit_text(rules.limits_of(user).of(quota)) for quota in QUOTAS)) for user in sorted(rules.users)
-    ]
-    quota_columns = ("user", *QUOTAS)
-    documents = {
-        "rights": [dict(zip(columns, row, strict=True)) for row in rows],
-        "quotas": [dict(zip(quota_columns, row, strict=True)) for row in quotas],
-    }
+    quotas = [{"user": user} | found for user in sorted(rules.users) if (found := _quotas(rules, user))]
+    documents = {"rights": [dict(zip(columns, row, strict=True)) for row in rows], "quotas": quotas}
     if not context.printed_as_json(documents):
         print_table(columns, rows)
         click.echo()
-        print_table(quota_columns, quotas, numbers=QUOTAS, drop=("producers", "consumers", "subscriptions"))
+        values = [tuple(row.values()) for row in quotas]
+        print_table(("user", *QUOTAS), values, numbers=QUOTAS, drop=("producers", "consumers", "subscriptions"))
 
 
 @command(
@@ -120,6 +116,13 @@ def export_rules(_: CommandContext, broker_format: str, config: Path) -> None:
         rules, BrokerFormat(broker_format), cluster=settings.cluster.name, daemon_user=settings.broker.username
     )
     click.echo(text, nl=False)
+
+
+def _quotas(rules: AccessRules, user: str) -> dict[str, str]:
+    """Return the quotas of ``user``; none if it is unknown or only a device, for which they do not hold."""
+    if all(right.role is Role.DEVICE for right in rules.users.get(user, ())):
+        return {}
+    return {quota: limit_text(rules.limits_of(user).of(quota)) for quota in QUOTAS}
 
 
 def _rules(settings: Settings) -> AccessRules:

@@ -59,10 +59,6 @@ class Limits:
         limit: float = getattr(self, quota)
         return limit
 
-    def __str__(self) -> str:
-        """Return the limits as in "topics 1000, segments unlimited"."""
-        return ", ".join(f"{quota} {limit_text(self.of(quota))}" for quota in QUOTAS)
-
     def changed(self, values: Mapping[Quota, float]) -> Limits:
         """Return these limits with ``values`` in place of some."""
         return dataclasses.replace(self, **{str(quota): limit for quota, limit in values.items()})

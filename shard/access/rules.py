@@ -72,9 +72,9 @@ class Act:
 
     def __str__(self) -> str:
         """Return what is done to what, as in "consume subscription billing of topic orders"."""
-        if self.topic is None:
-            return f"{self.action} all topics" if self.on_all_topics else self.action.value
         to = "to " if self.action in {Action.PUBLISH, Action.PRODUCE} else ""
+        if self.topic is None:
+            return f"{self.action} {to}all topics" if self.on_all_topics else self.action.value
         subscription = "" if self.subscription is None else f"subscription {self.subscription} of "
         return f"{self.action} {to}{subscription}topic {self.topic}"
 

@@ -16,6 +16,8 @@ topics = ["orders"]
 role = "consumer"
 topics = ["orders"]
 subscriptions = ["billing"]
+[[users.pi]]
+role = "device"
 [quotas]
 topics = 50
 [quotas.users.shop]
@@ -65,6 +67,8 @@ def test_check_explains_a_decision_and_exits_with_it(invoke: Invoke, config: str
         "the user is consumer of orders (subscriptions billing)\n"
     )
     assert "" == denied.stderr
+    for user in "pi", "unknown":  # No quota holds for them: daemons do not see who publishes.
+        assert "quotas" not in invoke("access", "check", user, "publish", "orders", "--config", config).stdout
 
 
 def test_check_without_a_topic_means_all_topics(invoke: Invoke, config: str) -> None:
@@ -84,13 +88,12 @@ def test_list_shows_every_right_and_quota(invoke: Invoke, config: str) -> None:
     assert json.loads(printed.stdout) == {
         "rights": [
             {"user": "billing", "role": "consumer", "topics": "orders", "subscriptions": "billing"},
+            {"user": "pi", "role": "device", "topics": "*", "subscriptions": "*"},
             {"user": "shop", "role": "producer", "topics": "orders", "subscriptions": "*"},
         ],
         "quotas": [{"user": "billing"} | QUOTAS, {"user": "shop"} | QUOTAS | {"requests_per_second": "unlimited"}],
     }
-    table = invoke("access", "list", "--config", config).stdout
-    assert "producer" in table
-    assert "unlimited" in table
+    assert {"producer", "unlimited"} <= set(invoke("access", "list", "--config", config).stdout.split())
 
 
 def test_export_prints_the_brokers_configuration(invoke: Invoke, config: str) -> None:
@@ -99,7 +102,8 @@ def test_export_prints_the_brokers_configuration(invoke: Invoke, config: str) ->
 
     assert "user shop\n" in acl.stdout
     assert "topic write headgate/plant/shards/+/requests/shop/+\n" in acl.stdout
-    assert {client["username"] for client in json.loads(plugin.stdout)["clients"]} == {"headgate", "billing", "shop"}
+    users = {client["username"] for client in json.loads(plugin.stdout)["clients"]}
+    assert users == {"headgate", "pi", "billing", "shop"}
 
 
 @pytest.mark.parametrize(

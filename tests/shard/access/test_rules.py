@@ -50,11 +50,7 @@ def test_a_right_allows(user: str, act: Act) -> None:
 @pytest.mark.parametrize(
     ("user", "act", "reason"),
     [
-        (
-            "gateway",
-            Act(Action.PUBLISH, ORDERS),
-            "user gateway may not publish to topic orders: the user is device of tele",
-        ),
+        ("gateway", Act(Action.PUBLISH, ORDERS), "user gateway may not publish to topic orders: the user is device of"),
         ("gateway", Act(Action.DESCRIBE, "telemetry"), "device"),
         ("gateway", Act(Action.PRODUCE, "telemetry"), "device"),
         (
@@ -66,6 +62,7 @@ def test_a_right_allows(user: str, act: Act) -> None:
         ("shop", Act(Action.PRODUCE, "orders-2"), "producer of"),
         ("shop", Act(Action.CONSUME, ORDERS, "billing"), "may not consume subscription billing of topic orders"),
         ("shop", Act(Action.DESCRIBE, on_all_topics=True), "may not describe all topics"),
+        ("gateway", Act(Action.PUBLISH, on_all_topics=True), "may not publish to all topics"),
         ("billing", Act(Action.CONSUME, ORDERS, "audit"), "consumer of orders (subscriptions billing, audit-*)"),
         ("billing", Act(Action.CONSUME, ORDERS, "billing-2"), "consumer"),
         ("billing", Act(Action.CONSUME, "other", "billing"), "consumer"),
