@@ -357,10 +357,7 @@ class LayoutChanged(Event, frozen=True):
 
 @counted("splits_suppressed", "limit")
 class SplitSuppressed(Event, frozen=True):
-    """Segments that a limit prevents from splitting, by limit.
-
-    Reported once per segment and limit.
-    """
+    """Segments that a limit prevents from splitting, by limit. Reported once per segment and limit."""
 
     limit: labels.SplitLimit
 
@@ -461,10 +458,7 @@ class ChunksDeleted(ShardEvent, frozen=True):
 
 @counted("trim_failures", "shard")
 class TrimFailed(ShardEvent, frozen=True):
-    """Failed searches for deletable chunks.
-
-    The trimmer retries.
-    """
+    """Failed searches for deletable chunks. The trimmer retries."""
 
 
 # Drain service and backlogs

@@ -4,9 +4,6 @@ A run counts the chunks after each shard's last watermark, merges them with the 
 publishes the new one. A killed run leaves the previous result. Of two concurrent runs, one
 publishes and the other reads that result. Damage fails only its own shard, with the object's name.
 
-    headgate drain job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …]
-        [--json]
-
 ``--out`` publishes elsewhere than beside the ledger. Of external topics only the ledger's part is
 counted. Under `spark-submit`, Spark's own master is used. drain.backlog.verify compares with a full count.
 """

@@ -2,11 +2,6 @@
 
 Each shard is counted from its first chunk to the watermark of its updated result. All rows are compared, from which
 backlogs follow; rates and tables of external topics are in no result.
-
-    headgate drain verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
-        [--topic-id 5] [--json]
-
-Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is invalid.
 """
 
 import argparse
@@ -131,7 +126,7 @@ def _text(value: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare once. The module docstring lists the exit codes."""
+    """Compare once. 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is invalid."""
     parser = CommandParser(
         "headgate drain verify",
         "Compare incremental results with a full count.",

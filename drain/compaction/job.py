@@ -4,9 +4,6 @@ Spark's workers verify what they read, write into a folder of the run's own, and
 (drain.compaction.object_writer). The run compares them with the facts. Then one manifest with their checksums, created
 with put-if-absent, makes the range visible. Of two concurrent runs one succeeds. Objects without a manifest and
 replaced ranges are deleted after a delay for readers. drain.compaction.policy has the rules.
-
-    headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
-        [--chunks 8192]
 """
 
 from __future__ import annotations
@@ -50,8 +47,7 @@ from headgate.storage.object_store import Store, create_own, open_store
 
 CHUNKS: Final = 8192
 OBJECT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
-transfer, small enough that a consumer can hold one per segment."""
+"""Of keys, values and headers: much longer to transfer than to ask for, and a consumer can hold one per segment."""
 MAX_TASKS: Final = 8
 TASK_BYTES: Final = 64 * 1024 * 1024
 """Less is not worth another task: each task writes its own objects of each segment that it finds."""
@@ -87,6 +83,10 @@ class CompactionJob:
         self._now_ms = now_ms
         self.published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
         self.runner = SparkRunner(session, name="compaction", run_timeout_seconds=settings.run_timeout_seconds)
+        self._failed: dict[int, tuple[int, int]] = {}
+        """Shard → the last chunk of a range that failed, and how wide those before it may be now."""
+        self._failed_merges: set[int] = set()
+        """The shards whose last merge failed."""
 
     async def run(self, shard: int) -> list[compacted.Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
@@ -101,10 +101,7 @@ class CompactionJob:
         return written
 
     async def due_through(self, shard: int) -> int:
-        """Return the last chunk of the range that enough chunks have filled; 0: none. It may be too young for `run`.
-
-        `run` merges ranges, too, once that is written. Raises like `run`.
-        """
+        """Return the last chunk of the next full range, perhaps too young for `run`; 0: none. Raises like `run`."""
         last = compacted_through(ranges_to_read(await compacted.manifest_ranges(self.store, shard)))
         last += self._settings.chunks
         return last if await Ledger(self.store, shard).exists(last) else 0
@@ -116,12 +113,14 @@ class CompactionJob:
         covering = [await compacted.read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
         result = await newest_of_history(self.store, shard, ledger)
+        failed, widest = self._failed.get(shard, (0, 1))
         for planned in next_compactions(
             [(manifest.range, manifest.level) for manifest in covering],
             watermark=result.watermark,
             chunks=self._settings.chunks,
-            widest=self._settings.widest,
+            widest=widest if compacted_through(ranges) < failed else self._settings.widest,
             fanout=self._settings.fanout,
+            merges_last=shard in self._failed_merges,
         ):
             sources = [manifest for manifest in covering if manifest.range in planned.sources]
             last_at_ms, last_term_id = await self._end(shard, planned, sources)
@@ -134,13 +133,21 @@ class CompactionJob:
             return None
         first, last = planned.range
         folder = f"{compacted.compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
-        facts = (
-            aggregate(pa.concat_tables([await read_range_facts(self.store, source) for source in sources]))
-            if sources
-            else None
-        )
-        work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
-        return await self.published.publish(await self._written(work, last_at_ms, last_term_id), began_ms)
+        try:
+            tables = [await read_range_facts(self.store, source) for source in sources]
+            facts = aggregate(pa.concat_tables(tables)) if sources else None
+            work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
+            written = await self.published.publish(await self._written(work, last_at_ms, last_term_id), began_ms)
+        except HeadgateError:
+            # It took too long, or something in it is damaged, which must not keep the others from being compacted.
+            if sources:
+                self._failed_merges.add(shard)
+            else:
+                self._failed[shard] = max(failed, last), max(1, (last - first + 1) // self._settings.chunks // 2)
+            raise
+        if sources:
+            self._failed_merges.discard(shard)
+        return written
 
     async def _end(
         self, shard: int, planned: PlannedCompaction, sources: Sequence[compacted.Manifest]

@@ -4,11 +4,10 @@ Which chunks:
 
 * A range never exceeds the watermark of the published result: only counted chunks are compacted, and ranges merged.
   The result says which segments exist. What it does not know would be left out.
-* ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
-* Otherwise the next ``chunks`` chunks become one range of level 0, or up to `WIDEST` times as many, if they are old
-  enough and small, because each range has a price of its own.
-
-So the number of ranges grows with the logarithm of the ledger's length.
+* ``fanout`` adjacent ranges of one level become one of the next level, before anything else; after everything else
+  if that has failed.
+* The next ``chunks`` chunks become one range of level 0, or up to `WIDEST` times as many, if they are old enough and
+  small, because each range has a price of its own. Up to the end of one that failed, they are half as many.
 
 Publication. A process may be suspended between any two steps of a run, for longer than anything is kept
 (slatedb/slatedb#1822).
@@ -58,16 +57,21 @@ def next_compactions(
     chunks: int,
     widest: int = WIDEST,
     fanout: int = FANOUT,
+    merges_last: bool = False,
 ) -> list[PlannedCompaction]:
-    """Return what may be written next, widest first; ``covering``: range and level of each of `ranges_to_read`."""
+    """Return what may be written next, in this order; ``covering``: range and level of each of `ranges_to_read`."""
+    merges: list[PlannedCompaction] = []
     for at in range(len(covering) - fanout + 1):
         group = covering[at : at + fanout]
         if len({level for _, level in group}) == 1 and group[-1][0].last <= watermark:
             sources = tuple(each for each, _ in group)
-            return [PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)]
+            merges = [PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)]
+            break
     last = compacted_through([each for each, _ in covering])
     most = min(widest, (watermark - last) // chunks)
-    return [PlannedCompaction(ChunkRange(last + 1, last + n * chunks), 0, (), n == 1) for n in range(most, 0, -1)]
+    widest_first = range(most, 0, -1)
+    new = [PlannedCompaction(ChunkRange(last + 1, last + n * chunks), 0, (), n == 1) for n in widest_first]
+    return new + merges if merges_last else merges or new
 
 
 def max_run_age_seconds(delete_after_seconds: float) -> float:

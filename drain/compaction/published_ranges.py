@@ -5,6 +5,7 @@ The rules are in drain.compaction.policy. Nothing here needs Spark.
 
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from drain.backlog.results import Result, newest_of_history
@@ -27,6 +28,8 @@ class PublishedRanges:
         self._store = store
         self._delete_after_seconds = delete_after_seconds
         self._now_ms = now_ms
+        self._removed_at_ms: dict[str, int] = {}
+        """Object of a segment that is removed → when a sweep saw that first."""
 
     async def publish(self, manifest: compacted.Manifest, began_ms: int) -> compacted.Manifest:
         """Create the manifest of a run that began at ``began_ms``; return the one that counts.
@@ -84,15 +87,30 @@ class PublishedRanges:
             max_age_seconds=max_run_age_seconds(self._delete_after_seconds),
         )
 
-    async def sweep(self, shard: int) -> int:
-        """Delete replaced ranges and folders that no manifest names, after their delays; return their number.
+    async def sweep(self, shard: int) -> None:
+        """Delete replaced ranges, objects of removed segments and folders that no manifest names, after their delays.
 
         Raises StoreError, or LedgerError: a range that replaces others is not intact, so nothing of them is deleted.
         """
-        return await self._sweep_ranges(shard) + await self._sweep_orphans(shard)
+        await self._sweep_ranges(shard)
+        await self._sweep_orphans(shard)
+        await self._sweep_removed(shard)
 
-    async def _sweep_ranges(self, shard: int) -> int:
-        swept = 0
+    async def _sweep_removed(self, shard: int) -> None:
+        """Delete what leaders removed during a run whose process ended before `delete_removed`."""
+        ranges = ranges_to_read(await compacted.manifest_ranges(self._store, shard))
+        manifests = [await compacted.read_manifest(self._store, shard, each) for each in ranges]
+        if not manifests or (existing := await self._counted_segments(manifests[-1])) is None:
+            return
+        present, now_ms = set(await self._store.paths(compacted.compacted_folder(shard))), self._now_ms()
+        for item in chain.from_iterable(each.objects for each in manifests):
+            if item.path in present and (item.topic_id, item.segment) not in existing:
+                seen_at_ms = self._removed_at_ms.setdefault(item.path, now_ms)
+                if now_ms - seen_at_ms >= self._delete_after_seconds * 1000:
+                    await self._store.delete(item.path)
+                    del self._removed_at_ms[item.path]
+
+    async def _sweep_ranges(self, shard: int) -> None:
         intact: set[ChunkRange] = set()
         for each, covering in replaced(await compacted.manifest_ranges(self._store, shard)):
             manifests = [await compacted.read_manifest(self._store, shard, wider) for wider in covering]
@@ -107,8 +125,6 @@ class PublishedRanges:
             old = await compacted.read_manifest(self._store, shard, each)
             await self._store.delete(compacted.manifest_path(shard, each))
             await self._delete_folder(run_folder(old))
-            swept += 1
-        return swept
 
     async def _require_intact(self, manifest: compacted.Manifest) -> None:
         """Raise LedgerError unless everything that the manifest names of existing segments, if counted, can be read."""
@@ -122,8 +138,7 @@ class PublishedRanges:
                     "the ranges that it replaces are kept"
                 ) from error
 
-    async def _sweep_orphans(self, shard: int) -> int:
-        swept = 0
+    async def _sweep_orphans(self, shard: int) -> None:
         for name in await self._store.folders(compacted.compacted_folder(shard)):
             match = _RUN_FOLDER.fullmatch(name)
             if match is None or self._now_ms() - int(match[3]) < ORPHAN_MAX_AGE_SECONDS * 1000:
@@ -136,8 +151,6 @@ class PublishedRanges:
                 named = run_folder(manifest) == f"{compacted.compacted_folder(shard)}/{name}"
             if not named and await self._is_elsewhere(shard, ChunkRange(int(match[1]), int(match[2]))):
                 await self._delete_folder(f"{compacted.compacted_folder(shard)}/{name}")
-                swept += 1
-        return swept
 
     async def _is_elsewhere(self, shard: int, chunks: ChunkRange) -> bool:
         """Whether each chunk of a range exists, or belongs to a published range (rule 6)."""

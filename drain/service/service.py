@@ -3,8 +3,6 @@
 If the JVM dies or hangs, or another ledger appears at its URL, the process exits with code 1 and its
 supervisor restarts it. SIGTERM cancels the current run, stops Spark and exits with code 0.
 
-    headgate drain serve --ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock
-
 It prints one line when it is ready: ``ready /run/headgate/drain.sock``. The file of the socket has mode 0600 before it
 is listened on, and only connections of trusted users are served (drain.peer). A refusal is printed once a minute.
 """

@@ -38,10 +38,7 @@ def with_parent_death_signal(*command: str) -> list[str]:
 
 
 def main(parent_pid: int, command: list[str]) -> None:
-    """Become ``command``; exits if the parent is already gone.
-
-    Raises OSError if the command cannot be run.
-    """
+    """Become ``command``; exits if the parent is already gone. Raises OSError if the command cannot be run."""
     die_with_parent(parent_pid)
     os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
 

@@ -11,10 +11,7 @@ from metrics.label_values import Quota
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reject the request.
-
-    Without one of the two flags the leader replies at once.
-    """
+    """Reject the request. Without one of the two flags the leader replies at once."""
 
     verdict: Verdict
     reason: str

@@ -232,10 +232,7 @@ class ZooKeeperConnection:
 
 
 class _Threads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads and sockets.
-
-    Each thread reports its end: kazoo neither restarts one nor fails without it.
-    """
+    """kazoo's threads and sockets. Each thread reports its end: kazoo neither restarts one nor fails without it."""
 
     def __init__(
         self,

@@ -132,7 +132,6 @@ def test_a_removal_does_not_affect_other_topics():
 
 
 def test_rows_of_unknown_segments_are_dropped():
-    """For example an acknowledgement in a segment that was pruned long ago."""
     assert merge_rows([*BASE, MergedRow(replace(PROGRESS, segment=5))]) == (SEGMENT, STREAM)
 
 
@@ -286,7 +285,6 @@ def test_counting_in_steps_or_at_once_gives_the_same_index(records, cuts):
 
 @given(st.integers(1, 3000), st.data())
 def test_the_entries_around_an_offset_are_no_farther_apart_than_the_backlog_is_long(records, data):
-    """So the error of the interpolation is small compared with the backlog."""
     kept = [offset for offset, _ in index_of(records)]
     offset = data.draw(st.integers(0, records - 1))
 

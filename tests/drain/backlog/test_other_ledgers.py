@@ -92,7 +92,6 @@ async def test_a_count_of_a_ledger_that_was_put_back_is_not_continued(tmp_path: 
 
 
 async def test_a_ledger_that_gets_its_id_later_is_counted_again_under_it(tmp_path: Path) -> None:
-    """`drain job` may run before the first daemon has started."""
     counted = CountedChunks(tmp_path)
     del counted.store.objects[IDENTITY_PATH]
     assert (await counted.job.run([0])).ledger.ledger_id == ""
@@ -103,7 +102,6 @@ async def test_a_ledger_that_gets_its_id_later_is_counted_again_under_it(tmp_pat
 
 
 async def test_a_process_ends_when_another_ledger_appears_at_its_url(tmp_path: Path) -> None:
-    """What it remembers belongs to the former one."""
     counted = CountedChunks(tmp_path)
     await counted.job.run([0])
     counted.store.objects[IDENTITY_PATH] = identity_object(OTHER)

@@ -41,7 +41,6 @@ def test_a_change_shows_within_a_minute():
 
 
 def test_the_newest_count_that_is_a_minute_old_is_compared():
-    """And none that is younger, as long as there is one."""
     counts = history(count(0, 0, 0), count(1000, 61, 0), count(30_000, 61, 0), count(60_999, 61, 0))
     assert rates(counts) == {KEY: Rates(pytest.approx(1000 * 61 / 60_999), 0.0)}
 
@@ -50,7 +49,6 @@ def test_the_newest_count_that_is_a_minute_old_is_compared():
 
 
 def test_a_topic_that_has_changed_within_the_minute_has_rates():
-    """The last counts of a topic that rests again are one object."""
     rests = count(30_000, 60, 0).by_topic[1]
     assert rates((count(0, 0, 0), Count(30_000, {1: rests}), Count(60_000, {1: rests}))) == {KEY: Rates(1.0, 0.0)}
 

@@ -145,7 +145,6 @@ async def test_any_other_reply_is_an_error_and_the_next_query_succeeds(service, 
 
 
 async def test_no_answer_is_believed_while_the_own_process_does_not_run(service, tmp_path):
-    """Another program listens at its path."""
     states = []
     settings = {"pid": lambda: None, "on_state": lambda *state: states.append(state)}
     async with checker_at(tmp_path, **settings) as checker, asyncio.TaskGroup() as tasks:
@@ -157,7 +156,6 @@ async def test_no_answer_is_believed_while_the_own_process_does_not_run(service,
 
 
 async def test_a_hang_is_an_error_and_a_process_that_is_connected_and_answers_no_ping_is_not_ready(service, tmp_path):
-    """It is suspended: the kernel accepts the connections."""
     service.may_answer.clear()
     states, observer = [], RecordingObserver()
     settings = {"timeout_seconds": 0.05, "on_state": lambda *state: states.append(state[0]), "observer": observer}

@@ -173,7 +173,6 @@ def backlogs(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_segment_that_is_drained_at_a_generation_stays_drained(seed: int, tmp_path: Path):
-    """Therefore an old result may be used."""
     ledger = RandomLedger(tmp_path, seed)
     before: set[tuple[object, ...]] = set()
     checked = 0

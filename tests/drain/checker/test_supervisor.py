@@ -160,7 +160,6 @@ async def test_a_process_that_works_and_never_answers_is_hung(tmp_path, monkeypa
 
 
 async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and_limits(tmp_path):
-    """Each start lasts far longer than the time after which a process counts as stable: only readiness counts."""
     policy = RestartPolicy(
         start_timeout_seconds=0.1, stable_seconds=0.01, pauses=Backoff(first_seconds=0.1, longest_seconds=60, jitter=0)
     )
@@ -268,7 +267,6 @@ async def test_only_the_own_child_is_believed(tmp_path):
 
 
 async def test_a_folder_that_cannot_be_created_delays_only_the_process(tmp_path):
-    """Its disk may be full when the daemon starts."""
     supervised = Supervised(tmp_path, "well")
     (tmp_path / "folder").write_text("in the way")
     async with supervised.supervisor:

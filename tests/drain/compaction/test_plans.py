@@ -48,7 +48,6 @@ async def test_ranges_are_merged_level_by_level(spark, tmp_path):
     await fixture.run()
     covering = ranges_to_read(await manifest_ranges(fixture.store, 0))
     objects = [item for each in covering for item in (await read_manifest(fixture.store, 0, each)).objects]
-
     assert [ChunkRange(1, 3), ChunkRange(4, 4), ChunkRange(5, 5)] == covering
     assert [(0, 4), (4, 6), (6, 8)] == [(item.first_offset, item.end_offset) for item in objects]
 
@@ -65,7 +64,6 @@ async def test_a_full_count_of_compacted_facts_and_newer_chunks_equals_that_of_a
         ledger.path(number).unlink()
     for path in (tmp_path / "backlog" / "shard=0000").iterdir():
         path.unlink()
-
     assert last == 51
     assert counted == (await fixture.job.run([0], full=True)).results
     published = await fixture.job.run([0])
@@ -86,7 +84,6 @@ async def test_ranges_are_merged_after_the_data_of_a_pruned_segment_was_deleted(
     ledger.commit()
     assert FANOUT - 1 == await delete_compacted_segments(fixture.store, 0, topic, {0})
     (*_, widest) = await fixture.run()
-
     assert (1, {1}) == (widest.level, {item.segment for item in widest.objects})
 
 
@@ -112,7 +109,6 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
         with pytest.raises(RunError, match=reason):
             await fixture.compaction_job.run(0)
         ledger.path(2).write_bytes(data)
-
     assert await manifest_ranges(fixture.store, 0) == []
 
 
@@ -128,7 +124,6 @@ async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_pat
     manifest = await read_manifest(fixture.store, 0, ChunkRange(2, 2))
     path = manifest.objects[0].path
     (tmp_path / path).write_bytes(flipped((tmp_path / path).read_bytes()))
-
     with pytest.raises(RunError, match=f"{path} is damaged"):
         await fixture.run()
     assert [ChunkRange(n, n) for n in range(1, FANOUT + 1)] == await manifest_ranges(fixture.store, 0)

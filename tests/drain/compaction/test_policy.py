@@ -22,7 +22,6 @@ def all_compacted(watermark: int, chunks: int, widest: int = 1) -> list[tuple[Ch
 def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: int, widest: int) -> None:
     covering = all_compacted(watermark, chunks, widest)
     numbers = [n for each, _ in covering for n in range(each.first, each.last + 1)]
-
     assert list(range(1, watermark // chunks * chunks + 1)) == numbers
     levels, width = 0, chunks
     while width <= len(numbers):
@@ -32,13 +31,11 @@ def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: i
 
 def test_a_changed_number_of_chunks_continues_after_the_last_range() -> None:
     covering = all_compacted(60, 4)
-
     assert [PlannedCompaction(ChunkRange(61, 70), 0, ())] == next_compactions(covering, watermark=75, chunks=10)
 
 
 def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     mixed = [(ChunkRange(n, n), n % 2) for n in range(1, 3 * FANOUT)]
-
     assert next_compactions(mixed, watermark=3 * FANOUT - 1, chunks=1) == []
 
 
@@ -52,3 +49,6 @@ def test_a_full_group_that_is_counted_becomes_one_range_before_new_chunks(ranges
 
     planned = next_compactions(covering, watermark=watermark, chunks=10, fanout=4)
     assert planned == ([PlannedCompaction(ChunkRange(41, 80), 1, sources)] if merged else [])
+    if merged:
+        after_chunks = next_compactions(covering, watermark=watermark, chunks=10, fanout=4, merges_last=True)
+        assert planned == after_chunks[min(8, (watermark - 80) // 10) :]

@@ -361,7 +361,6 @@ async def test_a_column_of_an_iceberg_table_may_be_renamed_and_widened(counter: 
 
 
 async def test_files_of_other_types_and_without_later_columns_are_one_table(counter: Counter, tmp_path: Path) -> None:
-    """int32 to int64, milliseconds to TIMESTAMP, and sizes that older files lack."""
     (tmp_path / "t" / "day=2026-11-26").mkdir(parents=True)
     old = pa.table({"shard": ["b"] * 2, "seq": pa.array([0, 1], pa.int32()), "at": pa.array([2000, 2001], pa.int64())})
     pq.write_table(old, tmp_path / "t" / "day=2026-11-26" / "x.parquet")

@@ -135,7 +135,6 @@ async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(t
 
 @pytest.mark.parametrize("other", [Result(0, 4, ROWS), Result(0, 5, ROWS, term_id=9)], ids=["shorter", "as long"])
 async def test_a_count_does_not_outlast_its_ledger_that_was_put_back_to_an_older_state(tables, other) -> None:
-    """The id may be that of another topic by then."""
     async with tables.working():
         assert (await tables.counted()).rows
         assert [] == tables.topics.backlog(ORDERS, other, 2000).rows

@@ -35,7 +35,6 @@ async def test_the_owner_connects_to_a_socket_that_no_other_user_can_open(tmp_pa
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="only Linux tells the user of a peer")
 async def test_another_user_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    """As if the mode of the socket had been changed."""
     monkeypatch.setattr(listener, "trusted_users", lambda: {os.geteuid() + 1})
     async with DrainListener(tmp_path / "s", echo):
         for _ in range(3):

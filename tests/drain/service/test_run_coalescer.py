@@ -116,7 +116,6 @@ async def counting(kept: LedgerInMemory) -> AsyncIterator[RunCoalescer]:
 
 
 async def test_a_process_that_learns_the_head_counts_to_it_and_lists_no_chunks() -> None:
-    """Counts for compaction and tables look for the end by numbers."""
     kept = LedgerInMemory(137)
     listed = kept.store.names = AsyncMock(side_effect=kept.store.names)  # type: ignore[method-assign]
     async with counting(kept) as coalescer:

@@ -188,7 +188,6 @@ def test_a_task_leaves_no_file_and_the_garbage_collector_of_a_worker_looks_at_no
 @pytest.mark.spark
 @pytest.mark.engines
 async def test_a_bucket_is_compacted_like_a_folder(spark, s3, ledger):
-    """Chunks become two ranges, and these one that replaces them."""
     s3.make_bucket("compacted")
     url = "s3://compacted/a prefix"
     await copied(ledger, url)

@@ -198,7 +198,6 @@ def test_of_two_exports_one_adds_rows(kind_anywhere: Kind, has_rows: bool) -> No
 
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
 def test_a_commit_whose_answer_was_lost_is_no_other_one(request, tmp_path: Path, monkeypatch, name: str) -> None:
-    """A store repeats the request, and finds what the first one created."""
     kind = kind_at(request, name, str(tmp_path / "orders"))
     module, attribute = (delta, "write_deltalake") if name == "delta" else (SqlCatalog, "commit_table")
     failure = CommitFailedError if name == "delta" else CommitFailedException
@@ -427,7 +426,6 @@ def test_a_position_that_cannot_be_read_names_its_table(stored: bytes) -> None:
     ],
 )
 def test_a_table_shares_its_folder_with_no_other(first, second, refusal, tmp_path):
-    """VACUUM deletes what is not of its Delta table."""
     first(str(tmp_path), ORIGIN, TableRows(None, by_day=False)).append(rows(b"1"), position(1))
 
     with pytest.raises(HeadgateError, match=refusal):
