@@ -51,6 +51,8 @@ LOGGED_TOPICS = 100
 log = structlog.get_logger(__name__)
 
 MAX_RESPONSE_TOPIC_BYTES: Final = 256
+MAX_RESPONSE_LEVELS: Final = 32
+"""mosquitto ends the connection of a daemon that publishes to more than 200. Other brokers have lower limits."""
 MAX_CORRELATION_BYTES: Final = 256
 
 
@@ -74,6 +76,7 @@ def may_confirm(cluster: str, user: str | None, topic: str, correlation: bytes |
     rest = topic.removeprefix(prefix)
     return (
         rest not in (topic, "")
+        and topic.count("/") < MAX_RESPONSE_LEVELS
         and not any(character in topic for character in "+#\0")
         and len(correlation or b"") <= MAX_CORRELATION_BYTES
     )

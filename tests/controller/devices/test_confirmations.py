@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES, may_confirm
+from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_LEVELS, MAX_RESPONSE_TOPIC_BYTES, may_confirm
 from headgate.protocol.codec import confirmations_prefix, leader_topic
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from tests.support.fakes.broker import Message
@@ -85,6 +85,8 @@ async def test_the_daemon_publishes_nothing_where_the_device_may_not_read(
         (OWN + "x" * (MAX_RESPONSE_TOPIC_BYTES - len(OWN)), b"", True),
         (OWN + "x" * (MAX_RESPONSE_TOPIC_BYTES - len(OWN) + 1), b"", False),
         (REPLIES, bytes(MAX_CORRELATION_BYTES + 1), False),
+        (OWN + "/" * (MAX_RESPONSE_LEVELS - 1 - OWN.count("/")), b"", True),
+        (OWN + "/" * (MAX_RESPONSE_LEVELS - OWN.count("/")), b"", False),
         (OWN + "+", b"", False),
         (OWN + "a/#", b"", False),
         (OWN + "\0", b"", False),
