@@ -14,8 +14,8 @@ RESTRICTED = AccessRules(
 
 def rules_of(plan: Plan, scarce: Limits, tenants: dict[str, Limits]) -> AccessRules:
     """Return the rights and quotas. ``scarce``: of all clients together, in worlds where they meet them."""
-    # One of the large records would spend them for many minutes.
-    if plan.kinds & {"quotas", "large_records"} == {"quotas"}:
+    # One of the large records, or of the rule breaker, would spend them for many minutes.
+    if plan.kinds & {"quotas", "large_records", "rule_breaker"} == {"quotas"}:
         return AccessRules({ANONYMOUS: (Right(Role.ADMINISTRATOR),)}, default_limits=scarce)
     if tenants:
         own = {tenant: (Right(Role.ADMINISTRATOR, topics=("tenant-*",)),) for tenant in tenants}
