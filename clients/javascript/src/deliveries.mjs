@@ -70,8 +70,10 @@ export class Deliveries {
       const records = some.map(({ held, record: { segment, generation, offset, key, deliveryCount } }) =>
         [segment, generation, offset, bucketOf(key), BigInt(deliveryCount)]);
       try {
-        const reply = some.length && (await this.membership.ask("begin_deliveries", { records }, true));
-        if (reply && !this.membership.mayDeliver) throw new Error("the lease has ended"); else if (reply) this.#begun(some, reply);
+        if (!some.length) continue;
+        const reply = await this.membership.ask("begin_deliveries", { records }, true);
+        if (!this.membership.mayDeliver) throw new HeadgateError("the lease has ended: another consumer may have them"); // asked again
+        this.#begun(some, reply);
       } catch (error) {
         if (["fenced", "other_history"].includes(error.verdict)) this.connection.fail(error);
         this.#beginning.unshift(...some);

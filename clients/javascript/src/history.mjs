@@ -9,8 +9,6 @@ export class History {
     if (chunk > (this.#newest.get(termId) ?? 0n)) this.#newest.set(termId, chunk);
     if (previousTermId !== termId && this.#newest.get(previousTermId) < chunk) this.#newest.delete(previousTermId);
   }
-  get points() {
-    return [...this.#newest].map(([termId, chunk]) => [chunk, termId]);
-  }
+  get points() { return [...this.#newest].map(([termId, chunk]) => [chunk, termId]); }
   confirmed = (points) => points.forEach(([chunk, termId]) => this.#newest.get(termId) === chunk && this.#newest.delete(termId));
 }
