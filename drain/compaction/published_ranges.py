@@ -28,8 +28,8 @@ class PublishedRanges:
         self._store = store
         self._delete_after_seconds = delete_after_seconds
         self._now_ms = now_ms
-        self._removed_at_ms: dict[str, int] = {}
-        """Object of a segment that is removed → when a sweep saw that first."""
+        self._removed_at_ms: dict[int, dict[str, int]] = {}
+        """Shard → object of a segment that was removed by its last sweep → when a sweep saw that first."""
 
     async def publish(self, manifest: compacted.Manifest, began_ms: int) -> compacted.Manifest:
         """Create the manifest of a run that began at ``began_ms``; return the one that counts.
@@ -103,12 +103,12 @@ class PublishedRanges:
         if not manifests or (existing := await self._counted_segments(manifests[-1])) is None:
             return
         present, now_ms = set(await self._store.paths(compacted.compacted_folder(shard))), self._now_ms()
-        for item in chain.from_iterable(each.objects for each in manifests):
-            if item.path in present and (item.topic_id, item.segment) not in existing:
-                seen_at_ms = self._removed_at_ms.setdefault(item.path, now_ms)
-                if now_ms - seen_at_ms >= self._delete_after_seconds * 1000:
-                    await self._store.delete(item.path)
-                    del self._removed_at_ms[item.path]
+        objects, seen = chain.from_iterable(each.objects for each in manifests), self._removed_at_ms.get(shard, {})
+        removed = {each.path for each in objects if (each.topic_id, each.segment) not in existing} & present
+        self._removed_at_ms[shard] = {path: seen.get(path, now_ms) for path in removed}
+        for path, seen_at_ms in self._removed_at_ms[shard].items():
+            if now_ms - seen_at_ms >= self._delete_after_seconds * 1000:
+                await self._store.delete(path)
 
     async def _sweep_ranges(self, shard: int) -> None:
         intact: set[ChunkRange] = set()
