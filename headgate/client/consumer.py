@@ -345,7 +345,7 @@ class Consumer:
             await asyncio.sleep(pauses.next_seconds())
 
     def _in_hand(self) -> set[tuple[tuple[int, int], int]]:
-        """Return what handlers of a QUEUE may still fail: it would be delivered again. What waits for others begins."""
+        """Return what handlers of a QUEUE may still fail, which would come again. An incomplete batch begins."""
         run, held = self._holdings.handling, self._feed.holdings
         if run is None:
             return set()
